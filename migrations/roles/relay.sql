@@ -1,0 +1,39 @@
+-- Rights of the relay's role and of the application's, and no more. For psql, as a superuser or as the owner of
+-- schema outbox with the right to make roles, after the migrations, in the database of the outbox:
+--
+--     relay migrate print --roles | psql -v ON_ERROR_STOP=1 -v relay_role=relay -v app_role=app -d shop
+--
+-- Both names are optional; relay and app are the defaults. Running it again changes nothing. No password is set:
+-- do that with \password or with your own means of authentication.
+
+\if :{?relay_role} \else \set relay_role relay \endif
+\if :{?app_role} \else \set app_role app \endif
+
+-- The relay. REPLICATION is a strong right: it reads every publication of the database whatever SELECT says, and
+-- may drop any slot. So give the relay a role of its own, and in pg_hba.conf a line for this one database, never the
+-- keyword "replication", which opens a physical copy of the whole cluster. Where a hosting service keeps REPLICATION
+-- to itself, make the role by the service's way first; this script then only grants.
+SELECT format('CREATE ROLE %I LOGIN REPLICATION NOSUPERUSER NOCREATEDB NOCREATEROLE', :'relay_role')
+WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = :'relay_role')
+\gexec
+
+GRANT CONNECT ON DATABASE :"DBNAME" TO :"relay_role";
+GRANT USAGE ON SCHEMA outbox TO :"relay_role";
+GRANT SELECT ON outbox.events TO :"relay_role";
+GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.relay_state TO :"relay_role";
+-- Only where the relay prunes published events:
+-- GRANT DELETE ON outbox.events TO :"relay_role";
+
+-- The application. A role without LOGIN when it has to be made: grant it to the roles that log in.
+-- xact_id is left out on purpose: it decides what may be pruned, so nobody but its default writes it.
+SELECT format('CREATE ROLE %I NOLOGIN', :'app_role')
+WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = :'app_role')
+\gexec
+
+GRANT USAGE ON SCHEMA outbox TO :"app_role";
+GRANT INSERT (id, tenant, event_key, aggregate_type, aggregate_id, event_type, payload, payload_bytes, headers, topic,
+              partition_key, occurred_at) ON outbox.events TO :"app_role";
+GRANT EXECUTE ON FUNCTION outbox.uuid_v7() TO :"app_role";
+GRANT EXECUTE ON FUNCTION outbox.headers_valid(jsonb) TO :"app_role";
+GRANT EXECUTE ON FUNCTION
+    outbox.publish(text, text, text, text, json, bytea, jsonb, text, text, text, timestamptz, uuid) TO :"app_role";
