@@ -1,0 +1,238 @@
+package cdc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/state"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// server is what the relay needs to know of the server.
+type server struct {
+	version       int // server_version_num
+	walLevel      string
+	inRecovery    bool
+	senderTimeout time.Duration // wal_sender_timeout, 0: off
+	database      string
+	role          string
+	mayReplicate  bool
+}
+
+// checkServer reads the server's settings and refuses those under which no slot can work.
+func (s *Stream) checkServer(ctx context.Context, db DB) (server, error) {
+	var sv server
+	var timeoutMS int64
+	err := db.QueryRow(ctx, `
+		select current_setting('server_version_num')::int, current_setting('wal_level'), pg_is_in_recovery(),
+			(select setting::bigint from pg_settings where name = 'wal_sender_timeout'),
+			current_database()::text, current_user::text,
+			(select rolreplication or rolsuper from pg_roles where rolname = current_user)`).
+		Scan(&sv.version, &sv.walLevel, &sv.inRecovery, &timeoutMS, &sv.database, &sv.role, &sv.mayReplicate)
+	if err != nil {
+		return sv, s.serverError("read server settings", err)
+	}
+	sv.senderTimeout = time.Duration(timeoutMS) * time.Millisecond
+	switch {
+	case sv.version < 140000:
+		return sv, &state.Error{State: state.ConfigInvalid,
+			Reason: fmt.Sprintf("the server is PostgreSQL %d", sv.version/10000),
+			Hint:   "the relay needs PostgreSQL 14 or later"}
+	case sv.walLevel != "logical":
+		return sv, &state.Error{State: state.ConfigInvalid,
+			Reason: fmt.Sprintf("wal_level is %q", sv.walLevel),
+			Hint:   "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL"}
+	case sv.inRecovery:
+		return sv, &state.Error{State: state.ConfigInvalid,
+			Reason: "the server is a standby (pg_is_in_recovery)",
+			Hint:   "point postgres.url at the primary; target_session_attrs=read-write in it does so by itself"}
+	case !sv.mayReplicate:
+		return sv, &state.Error{State: state.PermissionDenied,
+			Reason: fmt.Sprintf("role %q may not replicate", sv.role),
+			Hint:   fmt.Sprintf("ALTER ROLE %s WITH REPLICATION;", pgx.Identifier{sv.role}.Sanitize())}
+	}
+	return sv, nil
+}
+
+// slotRow is a slot as pg_replication_slots shows it.
+type slotRow struct {
+	plugin    string
+	kind      string
+	database  string
+	active    bool
+	activePID int32
+	confirmed outbox.LSN
+	walStatus string // reserved, extended, unreserved, lost
+}
+
+// loadSlot reads the slot; found is false when there is none.
+func (s *Stream) loadSlot(ctx context.Context, db DB) (row slotRow, found bool, err error) {
+	err = db.QueryRow(ctx, `
+		select coalesce(plugin, '')::text, slot_type, coalesce(database, '')::text, active, coalesce(active_pid, 0),
+			confirmed_flush_lsn::text, coalesce(wal_status, '')
+		from pg_replication_slots where slot_name = $1`, s.cfg.Slot).
+		Scan(&row.plugin, &row.kind, &row.database, &row.active, &row.activePID, &row.confirmed, &row.walStatus)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return row, false, nil
+	}
+	if err != nil {
+		return row, false, s.serverError(fmt.Sprintf("read slot %q", s.cfg.Slot), err)
+	}
+	return row, true, nil
+}
+
+// checkSlot refuses a slot that cannot serve.
+func (s *Stream) checkSlot(row slotRow, database string) error {
+	switch {
+	case row.kind != "logical" || row.plugin != "pgoutput":
+		return &state.Error{State: state.SlotWrongPlugin,
+			Reason: fmt.Sprintf("slot %q is a %s slot with plugin %q", s.cfg.Slot, row.kind, row.plugin),
+			Hint:   "the relay needs a logical slot with plugin pgoutput: choose another postgres.slot, or drop this one if nothing uses it"}
+	case row.database != database:
+		return &state.Error{State: state.SlotWrongPlugin,
+			Reason: fmt.Sprintf("slot %q belongs to database %q, the relay is connected to %q", s.cfg.Slot, row.database, database),
+			Hint:   "slot names are unique in the whole server: choose another postgres.slot, or correct the database in postgres.url"}
+	case row.walStatus == "lost":
+		return s.slotLost("wal_status is lost")
+	}
+	return nil
+}
+
+func (s *Stream) slotLost(seen string) error {
+	return &state.Error{State: state.SlotLost,
+		Reason: fmt.Sprintf("slot %q has lost WAL that it needs: %s", s.cfg.Slot, seen),
+		Hint:   "events committed since the last confirmed position are not in the stream any more; they are still in the outbox table. Keep the rows, and raise max_slot_wal_keep_size so that it does not happen again"}
+}
+
+func (s *Stream) slotMissing() error {
+	return &state.Error{State: state.SlotMissing,
+		Reason: fmt.Sprintf("replication slot %q does not exist", s.cfg.Slot),
+		Hint:   "relay migrate up makes publication and slot for a new relay (so does relay run --ensure). If this relay has run before, rows written since are in the outbox table only: do not delete them"}
+}
+
+// checkPublication refuses a publication that does not bring every insert of the table, whole.
+func (s *Stream) checkPublication(ctx context.Context, db DB, version int) error {
+	fail := func(reason, hint string) error {
+		return &state.Error{State: state.PublicationMismatch, Reason: fmt.Sprintf("publication %q ", s.cfg.Publication) + reason, Hint: hint}
+	}
+	pub := pgx.Identifier{s.cfg.Publication}.Sanitize()
+	var all, inserts, viaRoot bool
+	err := db.QueryRow(ctx, `select puballtables, pubinsert, pubviaroot from pg_publication where pubname = $1`, s.cfg.Publication).
+		Scan(&all, &inserts, &viaRoot)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return &state.Error{State: state.PublicationMissing,
+			Reason: fmt.Sprintf("publication %q does not exist", s.cfg.Publication),
+			Hint:   "relay migrate up makes it. If the slot is older than the publication, the slot must be made anew too: what older WAL gives does not follow a publication made later"}
+	}
+	if err != nil {
+		return s.serverError("read publication", err)
+	}
+	if all {
+		return fail("is FOR ALL TABLES", fmt.Sprintf("every table's rows would be sent to the relay. Make one for the outbox alone: CREATE PUBLICATION ... FOR TABLE %s WITH (publish = 'insert')", s.cfg.Table))
+	}
+	if !inserts {
+		return fail("does not publish inserts", fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pub))
+	}
+	var columns []string
+	var filter *string
+	query := `select array[]::text[], null::text from pg_publication_tables where pubname = $1 and schemaname = $2 and tablename = $3`
+	if version >= 150000 {
+		query = `select attnames::text[], rowfilter from pg_publication_tables where pubname = $1 and schemaname = $2 and tablename = $3`
+	}
+	err = db.QueryRow(ctx, query, s.cfg.Publication, s.cfg.Table.Schema, s.cfg.Table.Name).Scan(&columns, &filter)
+	if errors.Is(err, pgx.ErrNoRows) {
+		var partitioned bool
+		if err := db.QueryRow(ctx, `select coalesce((select relkind = 'p' from pg_class where oid = to_regclass($1)), false)`, s.cfg.Table.String()).Scan(&partitioned); err != nil {
+			return s.serverError("read table", err)
+		}
+		if partitioned && !viaRoot {
+			return fail(fmt.Sprintf("publishes the partitions of %s under their own names", s.cfg.Table), fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true);", pub))
+		}
+		return fail(fmt.Sprintf("does not contain table %s", s.cfg.Table), fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s; rows that were written before it are not in the stream", pub, s.cfg.Table))
+	}
+	if err != nil {
+		return s.serverError("read publication", err)
+	}
+	if filter != nil {
+		return fail(fmt.Sprintf("filters the rows of %s (WHERE %s)", s.cfg.Table, *filter), "a filtered outbox loses events: remove the WHERE clause")
+	}
+	if version < 150000 {
+		return nil
+	}
+	for _, spec := range nativeColumns {
+		if spec.required && !slices.Contains(columns, spec.name) {
+			return fail(fmt.Sprintf("leaves out column %q of table %s", spec.name, s.cfg.Table),
+				fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s (%s);", pub, s.cfg.Table, strings.Join(nativeColumnNames(), ", ")))
+		}
+	}
+	return nil
+}
+
+func nativeColumnNames() []string {
+	names := make([]string, len(nativeColumns))
+	for i, spec := range nativeColumns {
+		names[i] = spec.name
+	}
+	return names
+}
+
+// checkTable refuses a table that lacks what an event needs.
+func (s *Stream) checkTable(ctx context.Context, db DB) error {
+	rows, err := db.Query(ctx, `
+		select a.attname::text, a.atttypid::bigint, format_type(a.atttypid, a.atttypmod)
+		from pg_attribute a where a.attrelid = to_regclass($1) and a.attnum > 0 and not a.attisdropped`, s.cfg.Table.String())
+	if err != nil {
+		return s.serverError("read table", err)
+	}
+	type col struct {
+		oid  int64
+		name string
+	}
+	have := map[string]col{}
+	var name string
+	var c col
+	if _, err := pgx.ForEachRow(rows, []any{&name, &c.oid, &c.name}, func() error {
+		have[name] = c
+		return nil
+	}); err != nil {
+		return s.serverError("read table", err)
+	}
+	if len(have) == 0 {
+		return &state.Error{State: state.TableMismatch,
+			Reason: fmt.Sprintf("table %s does not exist", s.cfg.Table),
+			Hint:   "run relay migrate up on this database, or name the table in postgres.table"}
+	}
+	for _, spec := range nativeColumns {
+		c, ok := have[spec.name]
+		switch {
+		case !ok && spec.required:
+			return missingColumn(s.cfg.Table, spec.name)
+		case ok && !slices.Contains(spec.types, uint32(c.oid)):
+			return wrongType(s.cfg.Table, spec.name, c.name)
+		}
+	}
+	return nil
+}
+
+// backlog counts the rows of the table that db sees, and the age of the oldest.
+func (s *Stream) backlog(ctx context.Context, db DB) (rows int64, oldest time.Duration, err error) {
+	var seconds float64
+	err = db.QueryRow(ctx, `select count(*), coalesce(extract(epoch from clock_timestamp() - min(occurred_at)), 0)::float8 from `+s.cfg.Table.String()).
+		Scan(&rows, &seconds)
+	if err != nil {
+		return 0, 0, s.serverError("count rows of "+s.cfg.Table.String(), err)
+	}
+	return rows, time.Duration(seconds * float64(time.Second)).Round(time.Second), nil
+}
+
+func (s *Stream) backlogRefusal(rows int64, oldest time.Duration, what string) error {
+	return &state.Error{State: state.ConfigInvalid,
+		Reason: fmt.Sprintf("table %s holds %d rows, the oldest %v old, that %s", s.cfg.Table, rows, oldest, what),
+		Hint:   "say backlog: skip to leave them unpublished; publishing them is to come in a later release"}
+}

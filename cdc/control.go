@@ -1,0 +1,125 @@
+package cdc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/state"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// control owns the session's ordinary connection. It writes the watermark to relay_state and only then lets the
+// reader say it; it watches the slot; and between the two it listens, so that a server that shuts down or a
+// connection that breaks is noticed at once.
+type control struct {
+	s         *Stream
+	db        *pgx.Conn
+	owner     string
+	watermark *watermark
+	reader    *reader
+	pid       uint32 // backend of the walsender
+
+	confirmed   outbox.LSN // in relay_state
+	acked       uint64     // events before it
+	lastWrite   time.Time
+	horizon     Horizon // candidate for safe_xid; zero: take one
+	lastSlot    time.Time
+	streaming   context.Context // ends when the sink has finished: one last write. A field because it is the session's, not a call's
+	lastConfirm func(outbox.LSN)
+}
+
+const (
+	// idleBytes is how far the WAL must have moved for a confirmation that no event asked for. Without a
+	// threshold the relay's own writes would be reason enough for the next one, for ever.
+	idleBytes = 1 << 20
+	// slotInterval is how often the slot is looked at.
+	slotInterval = 5 * time.Second
+)
+
+// run works until the sink has finished, then writes the last position and returns nil.
+func (c *control) run(ctx context.Context) error {
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		last := c.streaming.Err() != nil
+		if err := c.confirm(ctx, last); err != nil || last {
+			return err
+		}
+		if time.Since(c.lastSlot) >= slotInterval {
+			if err := c.watchSlot(ctx); err != nil {
+				return err
+			}
+		}
+		if err := c.listen(c.s.cfg.ConfirmInterval); err != nil {
+			return err
+		}
+	}
+}
+
+// confirm writes the watermark when events were acknowledged since the last write, or when the idle rule allows.
+func (c *control) confirm(ctx context.Context, last bool) error {
+	lsn, acked := c.watermark.Position()
+	due := acked > c.acked && lsn > c.confirmed
+	if !due && !last {
+		due = lsn >= c.confirmed+idleBytes && time.Since(c.lastWrite) >= c.s.cfg.IdleInterval
+	}
+	if !due {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.s.cfg.QueryTimeout)
+	defer cancel()
+	var safe uint64
+	if c.horizon.LSN != 0 && c.horizon.LSN <= lsn {
+		safe = c.horizon.XID
+	}
+	if err := c.s.store.Confirm(ctx, c.db, c.s.cfg.Slot, c.owner, lsn, safe); err != nil {
+		return c.s.serverError("confirm", err)
+	}
+	c.confirmed, c.acked, c.lastWrite = lsn, acked, time.Now()
+	c.reader.flush.Store(uint64(lsn))
+	c.reader.poke()
+	c.lastConfirm(lsn)
+	if safe != 0 || c.horizon.LSN == 0 {
+		var err error
+		if c.horizon, err = c.s.store.Horizon(ctx, c.db); err != nil {
+			return c.s.serverError("read horizon", err)
+		}
+	}
+	return nil
+}
+
+// watchSlot reads the slot as the server sees it. It is also how a stream that has gone silent is told from one
+// whose server is busy decoding: the first has no walsender any more.
+func (c *control) watchSlot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.s.cfg.QueryTimeout)
+	defer cancel()
+	row, found, err := c.s.loadSlot(ctx, c.db)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return c.s.slotMissing()
+	case row.walStatus == "lost":
+		return c.s.slotLost("wal_status is lost")
+	}
+	c.lastSlot = time.Now()
+	if silent := time.Since(time.Unix(0, c.reader.lastHeard.Load())); silent > c.s.cfg.SilenceLimit && uint32(row.activePID) != c.pid {
+		return &state.Error{State: state.DatabaseUnreachable,
+			Reason: fmt.Sprintf("the stream has been silent for %v and the server no longer serves it", silent.Round(time.Second))}
+	}
+	return nil
+}
+
+// listen waits for d, or for the end of the sink or of the connection.
+func (c *control) listen(d time.Duration) error {
+	ctx, cancel := context.WithTimeout(c.streaming, d)
+	defer cancel()
+	if _, err := c.db.WaitForNotification(ctx); err != nil && ctx.Err() == nil {
+		return c.s.serverError("listen", err)
+	}
+	return nil
+}

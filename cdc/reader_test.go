@@ -1,0 +1,97 @@
+package cdc
+
+import (
+	"testing"
+)
+
+// testReader is a reader without a connection: messages go in by hand.
+func testReader(t *testing.T) *reader {
+	t.Helper()
+	known, err := newLayout(must(decodeRelation(relationBody())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reader{
+		table: Table{"outbox", "events"}, watermark: newWatermark(1), relations: map[uint32]*layout{4711: known},
+		cur: newChunk(), free: make(chan *chunk, chunkCount), full: make(chan *chunk, 1), wake: make(chan struct{}, 1),
+	}
+	for range chunkCount - 1 {
+		r.free <- newChunk()
+	}
+	return r
+}
+
+func (r *reader) feed(t *testing.T, kind byte, body wireMessage) {
+	t.Helper()
+	if err := r.message(kind, body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReader_KeepaliveWithinTransaction: the server sends keepalives between the rows of a large transaction,
+// whose positions lie beyond its commit. Rows that are still to come must not be confirmed by one.
+func TestReader_KeepaliveWithinTransaction(t *testing.T) {
+	const beyond = 0x16B374E000
+	position := func(r *reader) uint64 {
+		lsn, _ := r.watermark.Position()
+		return uint64(lsn)
+	}
+	keepalive := func(r *reader) uint64 {
+		t.Helper()
+		if err := r.keepalive(beyond, false); err != nil {
+			t.Fatal(err)
+		}
+		return position(r)
+	}
+	r := testReader(t)
+	r.feed(t, kindBegin, beginBody())
+	if got := keepalive(r); got != 1 {
+		t.Errorf("after begin: %X confirmed", got)
+	}
+	r.feed(t, kindInsert, insertBody())
+	if got := keepalive(r); got != 1 {
+		t.Errorf("with a row gathered: %X confirmed", got)
+	}
+	if !r.tryHandOver() {
+		t.Fatal("not handed over")
+	}
+	r.watermark.Done([]uint64{1})
+	if got := keepalive(r); got != 1 {
+		t.Errorf("with the first row acknowledged and the transaction open: %X confirmed", got)
+	}
+	r.feed(t, kindCommit, commitBody())
+	if got := position(r); got != 0x16B374D880 {
+		t.Errorf("after commit: %X, want its end LSN", got)
+	}
+	if got := keepalive(r); got != beyond {
+		t.Errorf("idle: %X, want the keepalive's position", got)
+	}
+}
+
+// TestReader_Order: messages out of the protocol's order end the stream.
+func TestReader_Order(t *testing.T) {
+	for name, feed := range map[string]func(r *reader) error{
+		"insert outside a transaction": func(r *reader) error { return r.message(kindInsert, insertBody()) },
+		"commit outside a transaction": func(r *reader) error { return r.message(kindCommit, commitBody()) },
+		"begin within a transaction": func(r *reader) error {
+			_ = r.message(kindBegin, beginBody())
+			return r.message(kindBegin, beginBody())
+		},
+		"insert into a table that was not described": func(r *reader) error {
+			clear(r.relations)
+			_ = r.message(kindBegin, beginBody())
+			return r.message(kindInsert, insertBody())
+		},
+		"stream start":       func(r *reader) error { return r.message('S', nil) },
+		"unknown":            func(r *reader) error { return r.message('?', nil) },
+		"unknown copy data":  func(r *reader) error { return r.copyData([]byte("?")) },
+		"empty copy data":    func(r *reader) error { return r.copyData(nil) },
+		"empty WAL data":     func(r *reader) error { return r.copyData(append([]byte("w"), make([]byte, 24)...)) },
+		"truncated WAL data": func(r *reader) error { return r.copyData([]byte("w123")) },
+		"short keepalive":    func(r *reader) error { return r.copyData([]byte("k123")) },
+	} {
+		if err := feed(testReader(t)); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package cdc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxrelay/relay/internal/state"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// ensureLock is the advisory lock under which publications and slots are made: two relays that ensure at once
+// take turns. The number is arbitrary and must not change.
+const ensureLock = 0x6f7574626f78 // "outbox"
+
+// Ensure makes the publication and the slot where they are missing, and writes the slot's record. What is there
+// already is checked and left alone. It needs the rights to create a publication and to replicate. Errors name a
+// state: see package state.
+func (s *Stream) Ensure(ctx context.Context) error {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, conn.PgConn())
+	sv, err := s.checkServer(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if err := s.checkTable(ctx, conn); err != nil {
+		return err
+	}
+	return s.ensure(ctx, conn, sv)
+}
+
+func (s *Stream) ensure(ctx context.Context, conn *pgx.Conn, sv server) error {
+	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, int64(ensureLock)); err != nil {
+		return s.serverError("lock", err)
+	}
+	defer conn.Exec(ctx, `select pg_advisory_unlock($1)`, int64(ensureLock))
+
+	// The publication comes first: what WAL older than it gives does not follow a publication made later.
+	if err := s.ensurePublication(ctx, conn, sv); err != nil {
+		return err
+	}
+	row, slotFound, err := s.loadSlot(ctx, conn)
+	if err != nil {
+		return err
+	}
+	rec, recFound, err := s.store.Load(ctx, conn, s.cfg.Slot)
+	if err != nil {
+		return s.serverError("read relay_state", err)
+	}
+	half := recFound && rec.Phase == PhaseCreating
+	switch {
+	case slotFound && !half:
+		return s.checkSlot(row, sv.database) // made; a record that it lacks is written by the session that adopts it
+	case recFound && !half:
+		return s.slotMissing()
+	case slotFound: // left behind by somebody who died while making it
+		if err := s.checkSlot(row, sv.database); err != nil && state.Of(err).State == state.SlotWrongPlugin {
+			return err
+		}
+		if _, err := conn.Exec(ctx, `select pg_drop_replication_slot($1)`, s.cfg.Slot); err != nil {
+			return s.serverError(fmt.Sprintf("drop half-made slot %q", s.cfg.Slot), err)
+		}
+	}
+	return s.createSlot(ctx, conn)
+}
+
+func (s *Stream) ensurePublication(ctx context.Context, conn *pgx.Conn, sv server) error {
+	err := s.checkPublication(ctx, conn, sv.version)
+	if e := state.Of(err); e == nil || e.State != state.PublicationMissing {
+		return err
+	}
+	columns := ""
+	if sv.version >= 150000 {
+		columns = " (" + strings.Join(nativeColumnNames(), ", ") + ")"
+	}
+	_, err = conn.Exec(ctx, fmt.Sprintf(`create publication %s for table %s%s with (publish = 'insert', publish_via_partition_root = true)`,
+		pgx.Identifier{s.cfg.Publication}.Sanitize(), s.cfg.Table, columns))
+	if err != nil {
+		return s.serverError(fmt.Sprintf("create publication %q", s.cfg.Publication), err)
+	}
+	return s.checkPublication(ctx, conn, sv.version)
+}
+
+// createSlot makes the slot and decides, in the very snapshot at which it begins, whether rows are left out.
+func (s *Stream) createSlot(ctx context.Context, conn *pgx.Conn) error {
+	repl, _, err := s.connectReplication(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, repl)
+	id, err := pglogrepl.IdentifySystem(ctx, repl)
+	if err != nil {
+		return s.serverError("identify system", err)
+	}
+	rec := Record{SystemIdentifier: id.SystemID, Timeline: id.Timeline, Incarnation: 1, Phase: PhaseCreating}
+	if err := s.store.Put(ctx, conn, s.cfg.Slot, rec); err != nil {
+		return s.serverError("write relay_state", err)
+	}
+	made, err := s.waitForSlot(ctx, conn, repl)
+	if err != nil {
+		return err
+	}
+	rec.Phase = PhaseStreaming
+	if rec.Confirmed, err = outbox.ParseLSN(made.ConsistentPoint); err != nil {
+		return fmt.Errorf("create slot %q: %w", s.cfg.Slot, err)
+	}
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		return s.serverError("begin", err)
+	}
+	defer tx.Rollback(ctx)
+	if _, err := tx.Exec(ctx, `set transaction snapshot '`+strings.ReplaceAll(made.SnapshotName, "'", "''")+`'`); err != nil {
+		return s.serverError("take the slot's snapshot", err)
+	}
+	if !s.cfg.SkipBacklog {
+		rows, oldest, err := s.backlog(ctx, tx)
+		if err == nil && rows > 0 {
+			err = s.backlogRefusal(rows, oldest, "are older than the slot")
+		}
+		if err != nil {
+			_ = tx.Rollback(ctx)
+			if _, dropErr := conn.Exec(ctx, `select pg_drop_replication_slot($1)`, s.cfg.Slot); dropErr != nil {
+				return errors.Join(err, s.serverError(fmt.Sprintf("drop slot %q", s.cfg.Slot), dropErr))
+			}
+			return err
+		}
+	}
+	if err := s.store.Put(ctx, tx, s.cfg.Slot, rec); err != nil {
+		return s.serverError("write relay_state", err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return s.serverError("write relay_state", err)
+	}
+	return nil
+}
+
+// waitForSlot creates the slot. The server waits for every transaction that is older; meanwhile the state says
+// which sessions it waits for.
+func (s *Stream) waitForSlot(ctx context.Context, conn *pgx.Conn, repl *pgconn.PgConn) (pglogrepl.CreateReplicationSlotResult, error) {
+	type result struct {
+		pglogrepl.CreateReplicationSlotResult
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		r, err := pglogrepl.CreateReplicationSlot(ctx, repl, s.cfg.Slot, "pgoutput", pglogrepl.CreateReplicationSlotOptions{SnapshotAction: "EXPORT_SNAPSHOT", Mode: pglogrepl.LogicalReplication})
+		done <- result{r, err}
+	}()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case r := <-done:
+			if r.err != nil {
+				return r.CreateReplicationSlotResult, s.serverError(fmt.Sprintf("create slot %q", s.cfg.Slot), r.err)
+			}
+			return r.CreateReplicationSlotResult, nil
+		case <-tick.C:
+			var pids []string
+			rows, err := conn.Query(ctx, `
+				select pid::text from pg_stat_activity
+				where backend_xid is not null and pid not in (pg_backend_pid(), $1) order by xact_start limit 5`, repl.PID())
+			if err == nil {
+				pids, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			}
+			if err == nil && len(pids) > 0 {
+				s.report(state.Status{State: state.SlotCreating,
+					Reason: fmt.Sprintf("slot %q waits for transactions that are older than it, of backends %s", s.cfg.Slot, strings.Join(pids, ", ")),
+					Hint:   "see pg_stat_activity for these pids; SELECT pg_terminate_backend(pid) ends one"})
+			}
+		}
+	}
+}
+
+// closeConn says goodbye if that goes quickly.
+func closeConn(ctx context.Context, conn *pgconn.PgConn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
