@@ -270,7 +270,7 @@ func (b *bench) ensured() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if err := s.Ensure(b.t.Context()); err != nil {
+	if _, err := s.Ensure(b.t.Context()); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -68,16 +68,20 @@ type slotRow struct {
 	active    bool
 	activePID int32
 	confirmed outbox.LSN
-	walStatus string // reserved, extended, unreserved, lost
+	restart   outbox.LSN // oldest WAL the server keeps for the slot
+	retained  int64      // bytes of it
+	walStatus string     // reserved, extended, unreserved, lost
 }
 
 // loadSlot reads the slot; found is false when there is none.
 func (s *Stream) loadSlot(ctx context.Context, db DB) (row slotRow, found bool, err error) {
 	err = db.QueryRow(ctx, `
 		select coalesce(plugin, '')::text, slot_type, coalesce(database, '')::text, active, coalesce(active_pid, 0),
-			confirmed_flush_lsn::text, coalesce(wal_status, '')
+			confirmed_flush_lsn::text, restart_lsn::text,
+			case when pg_is_in_recovery() then 0 else coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint end,
+			coalesce(wal_status, '')
 		from pg_replication_slots where slot_name = $1`, s.cfg.Slot).
-		Scan(&row.plugin, &row.kind, &row.database, &row.active, &row.activePID, &row.confirmed, &row.walStatus)
+		Scan(&row.plugin, &row.kind, &row.database, &row.active, &row.activePID, &row.confirmed, &row.restart, &row.retained, &row.walStatus)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return row, false, nil
 	}

@@ -27,6 +27,8 @@ type control struct {
 	lastWrite   time.Time
 	horizon     Horizon // candidate for safe_xid; zero: take one
 	lastSlot    time.Time
+	slot        slotRow         // as last seen
+	nudges      int             // confirmations for the sake of retained WAL since the restart LSN last moved
 	streaming   context.Context // ends when the sink has finished: one last write. A field because it is the session's, not a call's
 	lastConfirm func(outbox.LSN)
 }
@@ -35,6 +37,12 @@ const (
 	// idleBytes is how far the WAL must have moved for a confirmation that no event asked for. Without a
 	// threshold the relay's own writes would be reason enough for the next one, for ever.
 	idleBytes = 1 << 20
+	// retainedBytes is how much WAL the slot may retain before less than idleBytes is reason enough: the server
+	// lets go of old WAL only when a position behind its own latest snapshot record is confirmed, and after a burst
+	// of other tables' writes that record may be the last thing written for long. maxNudges ends it where an old
+	// transaction, and not the position, is what holds the WAL.
+	retainedBytes = 16 << 20
+	maxNudges     = 4
 	// slotInterval is how often the slot is looked at.
 	slotInterval = 5 * time.Second
 )
@@ -64,8 +72,14 @@ func (c *control) run(ctx context.Context) error {
 func (c *control) confirm(ctx context.Context, last bool) error {
 	lsn, acked := c.watermark.Position()
 	due := acked > c.acked && lsn > c.confirmed
-	if !due && !last {
-		due = lsn >= c.confirmed+idleBytes && time.Since(c.lastWrite) >= c.s.cfg.IdleInterval
+	if !due && !last && time.Since(c.lastWrite) >= c.s.cfg.IdleInterval {
+		switch {
+		case lsn >= c.confirmed+idleBytes:
+			due = true
+		case lsn > c.confirmed && c.slot.retained >= retainedBytes && c.nudges < maxNudges:
+			due = true
+			c.nudges++
+		}
 	}
 	if !due {
 		return nil
@@ -106,7 +120,10 @@ func (c *control) watchSlot(ctx context.Context) error {
 	case row.walStatus == "lost":
 		return c.s.slotLost("wal_status is lost")
 	}
-	c.lastSlot = time.Now()
+	if row.restart != c.slot.restart {
+		c.nudges = 0
+	}
+	c.slot, c.lastSlot = row, time.Now()
 	if silent := time.Since(time.Unix(0, c.reader.lastHeard.Load())); silent > c.s.cfg.SilenceLimit && uint32(row.activePID) != c.pid {
 		return &state.Error{State: state.DatabaseUnreachable,
 			Reason: fmt.Sprintf("the stream has been silent for %v and the server no longer serves it", silent.Round(time.Second))}

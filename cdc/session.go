@@ -44,7 +44,7 @@ func (s *Stream) runSession(ctx, hard context.Context) error {
 		return err
 	}
 	if s.cfg.Ensure {
-		if err := s.ensure(ctx, db, sv); err != nil {
+		if _, err := s.ensure(ctx, db, sv); err != nil {
 			return err
 		}
 	}
@@ -301,8 +301,7 @@ func (ses *session) run(ctx, hard context.Context) error {
 			r.stop(drainReader)
 		case <-hardStop:
 			hardStop = nil
-			events, _ := ses.watermark.Pending()
-			fail(fmt.Errorf("stop with %d events not acknowledged, which come again after the next start: %w", events, context.Cause(hard)))
+			fail(ses.leftBehind(context.Cause(hard)))
 		case e := <-ends:
 			left--
 			switch {
@@ -322,6 +321,14 @@ func (ses *session) run(ctx, hard context.Context) error {
 		}
 	}
 	return failure
+}
+
+// leftBehind says what a hard stop cuts off. None of it is lost.
+func (ses *session) leftBehind(cause error) error {
+	if events, _ := ses.watermark.Pending(); events > 0 {
+		return fmt.Errorf("stopped with %d events unacknowledged, which the next start publishes: %w", events, cause)
+	}
+	return fmt.Errorf("stopped before everything was confirmed; the next start goes on from the last confirmed position: %w", cause)
 }
 
 // explain adds the state to an error of one of the session's parts.

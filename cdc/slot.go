@@ -19,64 +19,71 @@ import (
 // take turns. The number is arbitrary and must not change.
 const ensureLock = 0x6f7574626f78 // "outbox"
 
+// Made says what Ensure found missing and made.
+type Made struct{ Publication, Slot bool }
+
 // Ensure makes the publication and the slot where they are missing, and writes the slot's record. What is there
 // already is checked and left alone. It needs the rights to create a publication and to replicate. Errors name a
 // state: see package state.
-func (s *Stream) Ensure(ctx context.Context) error {
+func (s *Stream) Ensure(ctx context.Context) (Made, error) {
 	conn, err := s.connect(ctx)
 	if err != nil {
-		return err
+		return Made{}, err
 	}
 	defer closeConn(ctx, conn.PgConn())
 	sv, err := s.checkServer(ctx, conn)
 	if err != nil {
-		return err
+		return Made{}, err
 	}
 	if err := s.checkTable(ctx, conn); err != nil {
-		return err
+		return Made{}, err
 	}
 	return s.ensure(ctx, conn, sv)
 }
 
-func (s *Stream) ensure(ctx context.Context, conn *pgx.Conn, sv server) error {
+func (s *Stream) ensure(ctx context.Context, conn *pgx.Conn, sv server) (made Made, err error) {
 	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, int64(ensureLock)); err != nil {
-		return s.serverError("lock", err)
+		return made, s.serverError("lock", err)
 	}
 	defer conn.Exec(ctx, `select pg_advisory_unlock($1)`, int64(ensureLock))
 
 	// The publication comes first: what WAL older than it gives does not follow a publication made later.
-	if err := s.ensurePublication(ctx, conn, sv); err != nil {
-		return err
+	if made.Publication, err = s.ensurePublication(ctx, conn, sv); err != nil {
+		return made, err
 	}
 	row, slotFound, err := s.loadSlot(ctx, conn)
 	if err != nil {
-		return err
+		return made, err
 	}
 	rec, recFound, err := s.store.Load(ctx, conn, s.cfg.Slot)
 	if err != nil {
-		return s.serverError("read relay_state", err)
+		return made, s.serverError("read relay_state", err)
 	}
 	half := recFound && rec.Phase == PhaseCreating
 	switch {
 	case slotFound && !half:
-		return s.checkSlot(row, sv.database) // made; a record that it lacks is written by the session that adopts it
+		return made, s.checkSlot(row, sv.database) // a record that it lacks is written by the session that adopts it
 	case recFound && !half:
-		return s.slotMissing()
+		return made, s.slotMissing()
 	case slotFound: // left behind by somebody who died while making it
 		if err := s.checkSlot(row, sv.database); err != nil && state.Of(err).State == state.SlotWrongPlugin {
-			return err
+			return made, err
 		}
 		if _, err := conn.Exec(ctx, `select pg_drop_replication_slot($1)`, s.cfg.Slot); err != nil {
-			return s.serverError(fmt.Sprintf("drop half-made slot %q", s.cfg.Slot), err)
+			return made, s.serverError(fmt.Sprintf("drop half-made slot %q", s.cfg.Slot), err)
 		}
 	}
-	return s.createSlot(ctx, conn)
+	if err := s.createSlot(ctx, conn); err != nil {
+		return made, err
+	}
+	made.Slot = true
+	return made, nil
 }
 
-func (s *Stream) ensurePublication(ctx context.Context, conn *pgx.Conn, sv server) error {
-	err := s.checkPublication(ctx, conn, sv.version)
+func (s *Stream) ensurePublication(ctx context.Context, conn *pgx.Conn, sv server) (made bool, err error) {
+	err = s.checkPublication(ctx, conn, sv.version)
 	if e := state.Of(err); e == nil || e.State != state.PublicationMissing {
-		return err
+		return false, err
 	}
 	columns := ""
 	if sv.version >= 150000 {
@@ -85,9 +92,9 @@ func (s *Stream) ensurePublication(ctx context.Context, conn *pgx.Conn, sv serve
 	_, err = conn.Exec(ctx, fmt.Sprintf(`create publication %s for table %s%s with (publish = 'insert', publish_via_partition_root = true)`,
 		pgx.Identifier{s.cfg.Publication}.Sanitize(), s.cfg.Table, columns))
 	if err != nil {
-		return s.serverError(fmt.Sprintf("create publication %q", s.cfg.Publication), err)
+		return false, s.serverError(fmt.Sprintf("create publication %q", s.cfg.Publication), err)
 	}
-	return s.checkPublication(ctx, conn, sv.version)
+	return true, s.checkPublication(ctx, conn, sv.version)
 }
 
 // createSlot makes the slot and decides, in the very snapshot at which it begins, whether rows are left out.
