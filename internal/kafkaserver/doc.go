@@ -10,7 +10,8 @@
 //
 // # Non-obvious
 //
-//   - Start waits until every partition has a leader. After a kill -9 the broker answers seconds before that.
-//   - A killed broker waits for its own registration to expire; the wait is broker.session.timeout.ms.
+//   - Start and Restart wait until every partition has a leader. Coordinators may still be loading: a client's
+//     first InitProducerId or group request can be answered "load in progress".
+//   - A killed broker waits at its next start for its own registration to expire: broker.session.timeout.ms.
 //   - The broker is killed when this process dies; on Linux however it dies, elsewhere not by SIGKILL.
 package kafkaserver

@@ -14,9 +14,10 @@ type Config struct {
 	// else binaries fetched into the cache. 0 takes any local installation, else fetched binaries of 18.
 	Major int
 
-	// DataDir holds the data directory. Empty: a new temporary one, removed by Close. One that holds a cluster
-	// already is used as it is and must be of the same major version; one made here is kept by Close. As root the server runs as another
-	// user, who must be able to reach it: a directory below testing.T.TempDir is not reachable.
+	// DataDir holds the data directory and the log. Empty: a new temporary one, removed by Close. Otherwise Close
+	// keeps it, and a cluster that is in it already is used as it is; it must be of the same major version. As
+	// root the server runs as another user, who must be able to reach it: a directory below testing.T.TempDir is
+	// not reachable.
 	DataDir string
 
 	// Port is the TCP port on 127.0.0.1; 0 picks a free one. A server keeps its port through restarts.
