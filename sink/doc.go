@@ -1,0 +1,117 @@
+// Package sink takes committed events and publishes each one to its Kafka topic, in commit order per key, without
+// loss, and without a duplicate as long as the process lives.
+//
+// # Guarantee
+//
+// An event is reported done once every in-sync replica of its partition has its record. Records of one partition
+// stand in the order in which Accept was given their events. A fault that ends no session (a broker restart, a
+// lost answer, a moved leader, a cut connection) adds no duplicate and changes no order: batches are idempotent.
+// After a session that ended, the next one is given the unacknowledged events again, and those that had arrived
+// after all are there twice. What an earlier owner of the slot still has under way cannot land behind what this
+// session writes.
+//
+// # The way of an event
+//
+//	Accept: check ─ route ─ encode ──┬─ lane orders-0: [open batch] ─ batch in flight ─ acknowledged ─ done
+//	        (one goroutine)          ├─ lane orders-1: …
+//	                                 └─ lane users-0:  …            (one goroutine each, owned by Run)
+//
+// The event is encoded once, from the borrowed bytes of the write-ahead log into the open batch of its partition;
+// a batch is encoded records and the sequence numbers of their events. A lane has one batch in flight. What comes
+// meanwhile fills the next: an idle lane sends at once, a busy one sends full batches, and there is no linger to
+// set. Accept blocks when Config.WindowBytes are accepted and not acknowledged.
+//
+// A topic comes from the event's topic column, if Config.Topics allows it, else from Config.Route. The partition
+// is the one that Java's default partitioner gives to the key. A changed partition count is taken when everything
+// of the topic is acknowledged, so that no key has records under way in two partitions. It only grows: a topic
+// deleted and made again with fewer partitions is topic_missing for the missing ones until the next session.
+//
+// A record's value is the payload column's own bytes; NULL is a tombstone, the empty value is not. Its timestamp
+// is when its batch was first sent, never the event's time, which brokers would hold against retention. Its
+// headers are, in this order, id, event_key, event_type, aggregate_type, occurred_at, tenant, relay_position and
+// those of the headers column; NULL makes no header, nor does an empty tenant. occurred_at is RFC 3339 in UTC;
+// infinity and other forms pass as they are.
+//
+// # Who owns the partition
+//
+// Open takes a new epoch of the producer identity that belongs to the transactional id relay-<source>. Batches are
+// idempotent and not transactional; the transactional id serves only to raise the epoch. A broker that has not
+// heard of the new epoch on a partition still takes the old one there, so before the first batch of each
+// partition comes the fence: a transaction over the partition, aborted at once. Its abort marker carries the epoch
+// into the partition's log. Only one transaction per producer can be open, so fences run one at a time and lanes
+// that ask meanwhile share the next.
+//
+// The coordinator answers EndTxn before it has written the markers. Asked again, Kafka 4.3.1 answers
+// CONCURRENT_TRANSACTIONS (51) until they are all written (300 partitions: 30 to 120 ms), then no error; that
+// answer is waited for. Sequence numbers go on across a repeated fence of the same epoch. An aborted transaction
+// without records is invisible to readers of either isolation level but takes one offset.
+//
+// Brokers must be Kafka 2.5 or newer: older ones forget an idle producer and refuse its next sequence.
+//
+// The identity is used at least every KafkaConfig.FenceEvery before a batch is sent, so the coordinator never
+// forgets an owner that sends. If it has forgotten one that was silent for a week, the answer is
+// INVALID_PRODUCER_ID_MAPPING before anything was sent, and the session begins anew.
+//
+// # What an error means
+//
+// verdictOf is the one place that decides; TestVerdict walks this table.
+//
+//	class      what                                              codes                      then
+//	transient  leader moved or missing                           5 6 8 9 74 75              same bytes again, 20 to 500 ms apart, for ever
+//	transient  answer lost, open                                 7 13 20, I/O, unknown      the same; the batch may be there, so nothing else may follow
+//	transient  too few replicas                                  19                         the same
+//	transient  coordinator not ready, fence under way            14 15 16 48 51 55          the same
+//	missing    topic or partition does not exist                 3 100 103                  the same, up to 3 s apart; state topic_missing
+//	denied     our principal may not                             29 30 31 33 34 53 54 58    again every Config.Recheck; state broker_denied
+//	poison     the record can never be taken                     10 17 18 32 87             split; alone: state halted, again every Config.Recheck
+//	success    duplicate of a batch whose answer was lost        46                         acknowledged
+//	fatal      duplicate of a batch sent for the first time      46                         Run returns ErrSequence
+//	fatal      the broker's sequence or producer does not fit    45 49 59                   Run returns ErrSequence
+//	fatal      another owner has the identity                    47 90                      Run returns ErrFenced
+//
+// After a fatal error the start-up path is the way on: resume from the slot, take a new epoch, fence. Failures of
+// Config.UnreachableAfter in a row raise broker_unreachable, once; success clears it.
+//
+// # Poison
+//
+// An event that can be seen to be poison before its record has a place (no or empty key, a topic that is not
+// allowed or not a name, bad headers, too large) stops Accept: whatever is behind it in the stream waits, whatever
+// its key, and what came before is still published. It may have no partition, and anything behind it may have its
+// key, so this is the simplest stop that keeps the order of every key.
+//
+// A topic that does not exist stops Accept likewise, until it is there: without its partition count no event of it
+// has a place.
+//
+// A batch that the broker refuses is split until the guilty record stands alone; the records before it are
+// published, and its lane stops. The other lanes go on until the window is full. Nothing behind it on its
+// partition is acknowledged. A lane whose large batches were refused makes smaller ones from then on.
+//
+// # Non-obvious
+//
+//   - Same bytes: the broker recognises a batch by epoch, sequence and count alone. Other records under a sequence
+//     that may be taken would be acknowledged and dropped. So a batch is sealed once, and a refused batch may be
+//     split only because a refusal takes no sequence numbers.
+//   - A cancelled request stays on kafka-go's connection until its deadline. The sockets are ours, so that the end
+//     of a session cuts them; and a batch with an unanswered try is never recycled, for a connection that was
+//     given up may still read it.
+//   - kafka-go reads its list of topics when it makes a pool of connections and its metadata only by time. A
+//     Transport is therefore replaced when a topic comes in or a leader error says that the view is outdated.
+//   - A view of the cluster that could not be read looks to kafka-go like one without topics. The metadata request
+//     tells the difference.
+//   - A Transport that is asked after CloseIdleConnections connects anew, and nobody would close that; the last
+//     user of a replaced one closes it again.
+//   - RawProduce with a used-up reader is a corrupt request, with a nil one it is a success without a record. Each
+//     try has a new reader.
+//
+// # Why not …
+//
+// Why not kafka.Writer (2026-11): it sends the next batch after a failed one, lingers, cannot be idempotent, and
+// gives up. We use its package's transport and codec only.
+//
+// Why not one request for all partitions of a broker (2026-11): one lane a partition and a request each saturate
+// the machine up to some fifty partitions; beyond that connections cost more than they should. It would change
+// the lanes, not the rest.
+//
+// Why not a contiguous buffer a batch (2026-11): growing it copies, and sizing it for the largest batch costs a
+// megabyte for every quiet partition. A batch is chunks of whole records.
+package sink

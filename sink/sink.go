@@ -1,0 +1,199 @@
+package sink
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Sink publishes the events of one session. See the package's documentation.
+type Sink struct {
+	cfg      Config
+	pub      Publisher
+	done     func(seqs []uint64)
+	problems problems
+	pool     pool
+
+	// Owned by the goroutine that calls Accept.
+	rec     record
+	headers headerParser
+	when    []byte            // buffer of rec.occurredAt
+	byType  map[string]*topic // by aggregate type; forgotten when it grows too large
+	allowed map[string]struct{}
+	touched []*lane
+	accept  *retrier
+
+	topicsMu sync.Mutex // guards topics and the topics' lanes against Stats
+	topics   map[string]*topic
+
+	opened chan struct{} // closed when the publisher is open
+	lanes  chan *lane    // new ones, for Run to start
+	nudge  chan struct{} // holds one token: look whether everything is acknowledged
+	room   chan struct{} // holds one token: bytes have been acknowledged
+	ended  chan struct{} // closed when Run returns, after err is set
+	err    error
+
+	draining       atomic.Bool
+	halted         atomic.Bool
+	haltedLanes    atomic.Int64
+	backlogEvents  atomic.Int64
+	backlogBytes   atomic.Int64
+	publishedBytes atomic.Uint64
+	sends, batches atomic.Uint64
+	retries        [reasonCount]atomic.Uint64
+}
+
+// closeTimeout bounds how long the end of a session waits for the publisher's goroutines.
+const closeTimeout = 5 * time.Second
+
+// New returns the sink of one session. source names the slot, in relay_position. done is called with the sequence
+// numbers of acknowledged events, from several goroutines; it must not block or keep the slice. board hears what
+// is wrong. It opens nothing. cfg must be valid.
+func New(cfg Config, pub Publisher, source string, done func(seqs []uint64), board Board) *Sink {
+	s := &Sink{
+		cfg: cfg, pub: pub, done: done,
+		problems: problems{board: board, raised: map[string]struct{}{}},
+		pool:     pool{keep: cfg.WindowBytes / 4},
+		rec:      record{source: source},
+		byType:   map[string]*topic{},
+		allowed:  make(map[string]struct{}, len(cfg.Topics)),
+		topics:   map[string]*topic{},
+		opened:   make(chan struct{}),
+		lanes:    make(chan *lane),
+		nudge:    make(chan struct{}, 1),
+		room:     make(chan struct{}, 1),
+		ended:    make(chan struct{}),
+	}
+	for _, t := range cfg.Topics {
+		s.allowed[t] = struct{}{}
+	}
+	s.accept = newRetrier(s, "sink/accept", "") // its subject is the topic in question
+	return s
+}
+
+// Run acquires the broker, publishes what Accept takes and calls done for what is acknowledged. It returns nil
+// once Drain was called and everything is acknowledged, ctx's cause when ctx ends, or what ends the session:
+// ErrFenced or ErrSequence. All goroutines have ended when it returns; what was not acknowledged by then may be on
+// the broker or not. Run may be called once.
+func (s *Sink) Run(ctx context.Context) (err error) {
+	work, cancel := context.WithCancelCause(ctx)
+	failed := make(chan error, 1)
+	var owned sync.WaitGroup
+	start := func(f func(context.Context) error) {
+		owned.Go(func() {
+			if err := f(work); err != nil {
+				select {
+				case failed <- err:
+				default: // somebody else was first
+				}
+			}
+		})
+	}
+	defer func() {
+		cancel(err)
+		// The lanes' requests end with the connections, not when the broker answers.
+		down, stop := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer stop()
+		if e := s.pub.Close(down); e != nil && err == nil {
+			err = fmt.Errorf("close publisher: %w", e)
+		}
+		owned.Wait()
+		s.err = err
+		close(s.ended)
+		s.problems.close()
+	}()
+
+	start(s.open)
+	for {
+		select {
+		case l := <-s.lanes:
+			start(l.run)
+		case <-s.nudge:
+			if s.draining.Load() && s.backlogEvents.Load() == 0 {
+				return nil
+			}
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// open acquires the broker, however long it takes.
+func (s *Sink) open(ctx context.Context) error {
+	r := newRetrier(s, "sink/open", "acquire the broker")
+	for {
+		r.begin()
+		err := s.pub.Open(ctx)
+		v := verdictOf(err, false)
+		switch {
+		case v.class == success:
+			r.succeeded()
+			close(s.opened)
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case v.class == fatal:
+			s.retries[v.reason].Add(1)
+			return fmt.Errorf("%s: %w: %w", r.subject, v.ends, err)
+		}
+		if err := r.wait(ctx, v, err); err != nil {
+			return err
+		}
+	}
+}
+
+// Drain says that no Accept will follow: Run returns as soon as everything accepted is acknowledged.
+func (s *Sink) Drain() {
+	s.draining.Store(true)
+	s.poke(s.nudge)
+}
+
+// acknowledge settles a batch that is on the broker.
+func (s *Sink) acknowledge(l *lane, b *Batch, start time.Time) {
+	s.done(b.seqs)
+	l.topic.published.Add(uint64(b.Len()))
+	l.topic.inFlight.Add(int64(-b.Len()))
+	s.batches.Add(1)
+	s.publishedBytes.Add(uint64(b.size))
+	s.backlogBytes.Add(int64(-b.size))
+	left := s.backlogEvents.Add(int64(-b.Len()))
+	s.poke(s.room)
+	if left == 0 && s.draining.Load() {
+		s.poke(s.nudge)
+	}
+	if s.cfg.Observe != nil {
+		now := time.Now()
+		s.cfg.Observe(BatchResult{
+			Topic: b.Topic, Partition: b.Partition, Events: b.Len(), Bytes: b.size, Tries: b.tries,
+			Produce: now.Sub(start), CommitAge: max(0, now.Sub(b.oldest)),
+		})
+	}
+	s.pool.put(b)
+}
+
+func (s *Sink) poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// endError is what Accept returns after the end.
+func (s *Sink) endError() error {
+	if s.err != nil {
+		return s.err
+	}
+	return ErrClosed
+}
+
+var _ interface {
+	Accept(context.Context, uint64, []outbox.Committed) error
+	Run(context.Context) error
+	Drain()
+} = (*Sink)(nil)
