@@ -1,0 +1,145 @@
+package main
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Config is everything that can be set about a relay process. Each value has one name with three spellings:
+// postgres.slot in the file, RELAY_POSTGRES_SLOT in the environment, --postgres-slot on the command line; a
+// later one in this list wins. keys.go has the names, validate.go the limits.
+type Config struct {
+	Postgres PostgresConfig
+
+	// Backlog says what becomes of rows that were in the outbox table before the slot: "" when there must be
+	// none, "skip" to leave them unpublished for ever.
+	Backlog string
+
+	Sink  SinkConfig
+	Kafka KafkaConfig
+	Route RouteConfig
+
+	// WindowBytes bounds the encoded records, over all topics, that are accepted and not yet acknowledged. When
+	// it is full the relay reads no further rows. Default 16 MiB; 1 MiB to 1 GiB.
+	WindowBytes ByteSize
+
+	// DrainTimeout is how long a stop waits for records in flight. Keep it below the grace period of whatever
+	// stops the process. Default 20s; zero stops at once; at most 1h.
+	DrainTimeout time.Duration
+
+	Admin AdminConfig
+	Log   LogConfig
+}
+
+// PostgresConfig says where the outbox is.
+type PostgresConfig struct {
+	// URL is the connection string, as a URL or in keyword form. It may hold a password, so it is a secret.
+	// Either it or URLFile must be given.
+	URL Secret
+	// URLFile names a file that holds the connection string. It is read for each connection.
+	URLFile string
+	// PasswordFile names a file that holds the password, for a connection string without one. It is read for
+	// each connection, so that a rotated password is found without a restart.
+	PasswordFile string
+	// Slot is the replication slot: the relay's place in the log and its lock. Default "relay"; lower-case
+	// letters, digits and underscores, at most 63.
+	Slot string
+	// Publication is the publication that names the outbox table. Default "relay".
+	Publication string
+	// Table is the outbox table, schema and name. Default "outbox.events".
+	Table string
+	// Ensure makes the relay create publication and slot when they are missing, which needs more rights than
+	// running does. Default false.
+	Ensure bool
+	// AllowInsecureTLS accepts a connection over a network that is not encrypted or whose server is not
+	// verified. Default false: such a connection needs sslmode=verify-full.
+	AllowInsecureTLS bool
+}
+
+// SinkConfig says what kind of sink takes the records.
+type SinkConfig struct {
+	// Type is "kafka" (default) or "stdout", one JSON line a record.
+	Type string
+}
+
+// KafkaConfig says how to reach Kafka. It is not looked at when the sink is another one.
+type KafkaConfig struct {
+	// Brokers are the addresses, host:port, from which the cluster is discovered. At least one.
+	Brokers []string
+	// ClientID is the name the brokers see in their logs and quotas. Default "relay".
+	ClientID string
+	// RequestTimeout bounds one request to a broker. A produce request that runs out of it is sent again.
+	// Default 30s; 1s to 5m.
+	RequestTimeout time.Duration
+}
+
+// RouteConfig says which topic an event goes to.
+type RouteConfig struct {
+	// Topic is the name of the topic for events whose topic column is NULL; {aggregate_type} stands for the
+	// event's own. Default "outbox.event.{aggregate_type}".
+	Topic string
+	// Topics are the names that the topic column may hold. Default none: an event that names a topic cannot be
+	// published.
+	Topics []string
+}
+
+// AdminConfig is about the HTTP listener for health, metrics and status.
+type AdminConfig struct {
+	// Listen is the address, host:port. Default "127.0.0.1:7070"; empty switches the listener off.
+	Listen string
+	// AllowRemote accepts a Listen address that other machines reach. Default false.
+	AllowRemote bool
+	// Hosts are names, beside localhost and IP addresses, that a request's Host header may hold: the name under
+	// which a monitoring system finds the relay. Default none.
+	Hosts []string
+	// Pprof serves /debug/pprof/. Only on a loopback address. Default false.
+	Pprof bool
+}
+
+// LogConfig is about the log on standard error.
+type LogConfig struct {
+	// Level is the least level written: debug, info (default), warn or error.
+	Level slog.Level
+	// Format is "auto" (default; text on a terminal, else JSON), "json" or "text".
+	Format string
+}
+
+// defaultConfig returns the configuration of a process that nobody has told anything.
+func defaultConfig() *Config {
+	return &Config{
+		Postgres:     PostgresConfig{Slot: "relay", Publication: "relay", Table: "outbox.events"},
+		Sink:         SinkConfig{Type: "kafka"},
+		Kafka:        KafkaConfig{ClientID: "relay", RequestTimeout: 30 * time.Second},
+		Route:        RouteConfig{Topic: "outbox.event.{aggregate_type}"},
+		WindowBytes:  16 << 20,
+		DrainTimeout: 20 * time.Second,
+		Admin:        AdminConfig{Listen: "127.0.0.1:7070"},
+		Log:          LogConfig{Level: slog.LevelInfo, Format: "auto"},
+	}
+}
+
+// ConnConfig reads the secrets anew and returns how to connect. Call it for each connection. Its errors are
+// safe to print.
+func (p *PostgresConfig) ConnConfig() (*pgx.ConnConfig, error) {
+	dsn := p.URL
+	if p.URLFile != "" {
+		var err error
+		if dsn, err = readSecretFile(p.URLFile); err != nil {
+			return nil, err
+		}
+	}
+	conf, err := parseDSN(dsn.Reveal())
+	if err != nil {
+		return nil, err
+	}
+	if p.PasswordFile != "" {
+		password, err := readSecretFile(p.PasswordFile)
+		if err != nil {
+			return nil, err
+		}
+		conf.Password = password.Reveal()
+	}
+	return conf, nil
+}
