@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
@@ -136,6 +139,31 @@ func TestSinkTotals(t *testing.T) {
 	for range 2 { // reading does not count twice
 		if diff := cmp.Diff(want, totals.Stats()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestMetrics_InREADME: an operator finds every series of ours in the README.
+func TestMetrics_InREADME(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	descs := make(chan *prometheus.Desc, 100)
+	newCollector(&sources{}, time.Now).Describe(descs)
+	close(descs)
+	names := []string{"relay_build_info", "relay_produce_duration_seconds", "relay_batch_events", "relay_commit_to_ack_seconds"}
+	for d := range descs {
+		name, _, _ := strings.Cut(strings.TrimPrefix(d.String(), `Desc{fqName: "`), `"`)
+		names = append(names, name)
+	}
+	if len(names) < 15 {
+		t.Fatalf("only %d series: %v", len(names), names)
+	}
+	for _, name := range names {
+		if !bytes.Contains(readme, []byte("`"+name+"`")) {
+			t.Errorf("README.md does not list %s", name)
 		}
 	}
 }
