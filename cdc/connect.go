@@ -33,7 +33,7 @@ var sessionParameters = map[string]string{
 func (s *Stream) connect(ctx context.Context) (*pgx.Conn, error) {
 	cfg, err := s.cfg.Connect()
 	if err != nil {
-		return nil, err
+		return nil, settingsError(err)
 	}
 	cfg = cfg.Copy()
 	for k, v := range sessionParameters {
@@ -56,7 +56,7 @@ func (s *Stream) connect(ctx context.Context) (*pgx.Conn, error) {
 func (s *Stream) connectReplication(ctx context.Context) (*pgconn.PgConn, *wire, error) {
 	full, err := s.cfg.Connect()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, settingsError(err)
 	}
 	cfg := full.Config.Copy()
 	for k, v := range sessionParameters {
@@ -87,6 +87,16 @@ func (s *Stream) connectReplication(ctx context.Context) (*pgconn.PgConn, *wire,
 		return nil, nil, connectError(err)
 	}
 	return conn, w, nil
+}
+
+// settingsError names the state of settings that cannot be read, such as a password file that is gone.
+func settingsError(err error) error {
+	e := &state.Error{State: state.ConfigInvalid, Reason: err.Error()}
+	var hinter interface{ Hint() string }
+	if errors.As(err, &hinter) {
+		e.Hint = hinter.Hint()
+	}
+	return e
 }
 
 // connectError names the state that a failed connection attempt means.

@@ -63,8 +63,18 @@ func (s *Stream) runSession(ctx, hard context.Context) error {
 		closeConn(hard, repl)
 		return err
 	}
-	return ses.run(ctx, hard)
+	err = ses.run(ctx, hard)
+	if err != nil && ctx.Err() != nil {
+		return &incompleteStop{err}
+	}
+	return err
 }
+
+// incompleteStop is errIncomplete with its cause.
+type incompleteStop struct{ cause error }
+
+func (e *incompleteStop) Error() string   { return e.cause.Error() }
+func (e *incompleteStop) Unwrap() []error { return []error{errIncomplete, e.cause} }
 
 // awaitSlot returns when the slot is there, sound and free. Until it is free this is a standby relay: it looks,
 // and does not try START_REPLICATION, for each refused try writes into the server's log.

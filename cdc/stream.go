@@ -50,6 +50,9 @@ func NewStream(cfg Config, store Store, open Opener, listener Listener) (*Stream
 // errAgain ends a session that is to be followed by another without a pause.
 var errAgain = errors.New("cdc: again")
 
+// errIncomplete marks the error of a session that was told to stop and did not come to a clean end.
+var errIncomplete = errors.New("cdc: incomplete stop")
+
 // Run streams until ctx ends: then it stops reading, lets the sink finish, confirms and returns nil. hard ends
 // everything at once; Run then says what was left. There is one way to recover
 // from anything, and it is the way Run begins: whatever a session fails with, all of it is dropped, the state is
@@ -62,7 +65,10 @@ func (s *Stream) Run(ctx, hard context.Context) error {
 		began := time.Now()
 		err := s.runSession(ctx, hard)
 		if ctx.Err() != nil {
-			return err
+			if errors.Is(err, errIncomplete) {
+				return err
+			}
+			return nil // there was nothing to finish
 		}
 		if errors.Is(err, errAgain) {
 			continue

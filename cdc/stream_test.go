@@ -2,6 +2,7 @@ package cdc_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -279,4 +280,35 @@ func TestStream_OvertakenOwner(t *testing.T) {
 	if events := r.awaitEvents(2); events[1].id != events[0].id {
 		t.Errorf("after %s came %v", before, events)
 	}
+}
+
+// TestStream_StopBeforeStreaming: a relay that never got to stream stops cleanly.
+func TestStream_StopBeforeStreaming(t *testing.T) {
+	b := setup(t, testenv.NewDatabase(t))
+	active := b.start(nil)
+	active.awaitState(state.Streaming)
+	standby := b.start(nil)
+	standby.awaitState(state.Standby)
+	standby.stopCleanly()
+	b.port(1)
+	down := b.start(nil)
+	down.awaitState(state.DatabaseUnreachable)
+	down.stopCleanly()
+}
+
+// TestStream_HardStop: a stop that is cut short says what is left, and nothing is lost.
+func TestStream_HardStop(t *testing.T) {
+	b := setup(t, testenv.NewDatabase(t))
+	r := b.start(func(m *memorySink) { m.held = true })
+	r.awaitState(state.Streaming)
+	b.publish(1)
+	r.awaitEvents(1)
+	r.stop()
+	r.awaitState(state.Draining)
+	r.kill()
+	if err := r.wait(); err == nil || !strings.Contains(err.Error(), "1 events unacknowledged") {
+		t.Errorf("a stop that was cut short returned %v", err)
+	}
+	r = b.start(nil)
+	r.awaitEvents(1)
 }
