@@ -30,6 +30,7 @@ type control struct {
 	slot        slotRow         // as last seen
 	nudges      int             // confirmations for the sake of retained WAL since the restart LSN last moved
 	streaming   context.Context // ends when the sink has finished: one last write. A field because it is the session's, not a call's
+	firstAck    context.Context // ends with the session's first acknowledgement, which is not kept waiting
 	lastConfirm func(outbox.LSN)
 }
 
@@ -135,6 +136,10 @@ func (c *control) watchSlot(ctx context.Context) error {
 func (c *control) listen(d time.Duration) error {
 	ctx, cancel := context.WithTimeout(c.streaming, d)
 	defer cancel()
+	if c.acked == 0 {
+		// A relay that is killed again and again within d must not begin at the same place each time.
+		defer context.AfterFunc(c.firstAck, cancel)()
+	}
 	if _, err := c.db.WaitForNotification(ctx); err != nil && ctx.Err() == nil {
 		return c.s.serverError("listen", err)
 	}

@@ -275,10 +275,13 @@ func (ses *session) run(ctx, hard context.Context) error {
 
 	sctx, cancel := context.WithCancelCause(hard)
 	defer cancel(nil)
+	firstAck, acked := context.WithCancel(sctx)
+	defer acked()
+	ses.watermark.first = acked
 	streaming, sinkFinished := context.WithCancel(sctx)
 	defer sinkFinished()
 	ctl := &control{s: s, db: ses.db, owner: ses.owner, watermark: ses.watermark, reader: r, pid: ses.pid,
-		confirmed: ses.record.Confirmed, streaming: streaming, lastConfirm: ses.noteConfirm}
+		confirmed: ses.record.Confirmed, streaming: streaming, firstAck: firstAck, lastConfirm: ses.noteConfirm}
 
 	type end struct {
 		who string

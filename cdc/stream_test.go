@@ -312,3 +312,19 @@ func TestStream_HardStop(t *testing.T) {
 	r = b.start(nil)
 	r.awaitEvents(1)
 }
+
+// TestStream_FirstAcknowledgementIsConfirmedAtOnce: a relay that dies sooner than its confirm interval, again and
+// again, still gets on.
+func TestStream_FirstAcknowledgementIsConfirmedAtOnce(t *testing.T) {
+	b := setup(t, testenv.NewDatabase(t))
+	b.cfg.ConfirmInterval = time.Hour
+	r := b.start(nil)
+	r.awaitState(state.Streaming)
+	before, _ := b.confirmed()
+	b.publish(1)
+	testenv.Eventually(t, 10*time.Second, func() (bool, string) {
+		after, _ := b.confirmed()
+		return after > before, fmt.Sprintf("%s is still confirmed", after)
+	})
+	r.crash()
+}

@@ -31,6 +31,7 @@ type watermark struct {
 
 	lsn   outbox.LSN // the result
 	acked uint64     // events within the result, ever
+	first func()     // called once, when the first event lies within the result; may be nil
 }
 
 // pendingTx is a run of transactions of which only the last has events: confirming end confirms them all.
@@ -74,6 +75,7 @@ func (w *watermark) Commit(last uint64, end outbox.LSN, commitTime time.Time) {
 	if last <= w.low && w.head == len(w.pending) {
 		w.lsn = max(w.lsn, end)
 		w.acked = w.low
+		w.tellFirst()
 		return
 	}
 	if n := len(w.pending); n > w.head && w.pending[n-1].last == last {
@@ -115,11 +117,19 @@ func (w *watermark) Done(seqs []uint64) {
 		w.acked = w.pending[w.head].last
 		w.head++
 	}
+	w.tellFirst()
 	if w.head == len(w.pending) {
 		w.pending, w.head = w.pending[:0], 0
 	} else if w.head > 1024 && w.head > len(w.pending)/2 {
 		w.pending = append(w.pending[:0], w.pending[w.head:]...)
 		w.head = 0
+	}
+}
+
+func (w *watermark) tellFirst() {
+	if w.acked > 0 && w.first != nil {
+		w.first()
+		w.first = nil
 	}
 }
 
