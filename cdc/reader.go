@@ -32,6 +32,7 @@ type reader struct {
 	relations   map[uint32]*layout // nil: a table that is not ours
 	tx          begin
 	inTx        bool
+	split       bool // the sink has some of the open transaction's events
 	ordinal     uint32
 
 	cur  *chunk
@@ -47,6 +48,7 @@ type reader struct {
 	pings        int
 	messages     uint64
 	heard        bool // since the last service
+	ended        bool // draining: what comes now is not taken
 	handedLast   bool // draining: full is closed
 	copyDoneSent bool
 
@@ -151,7 +153,7 @@ func (r *reader) copyData(data []byte) error {
 			return fmt.Errorf("decode WAL data: %w", errTruncated)
 		}
 		r.received = max(r.received, end)
-		if r.stopping.Load() != keepReading {
+		if r.ended {
 			return nil // it will come again
 		}
 		r.counts.bytes.Add(uint64(len(data)))
@@ -180,7 +182,7 @@ func (r *reader) message(kind byte, body []byte) error {
 		if r.inTx {
 			return errors.New("decode stream: begin within a transaction")
 		}
-		r.tx, r.inTx, r.ordinal = m, true, 0
+		r.tx, r.inTx, r.ordinal, r.split = m, true, 0, false
 	case kindCommit:
 		m, err := decodeCommit(body)
 		if err != nil {
@@ -189,7 +191,7 @@ func (r *reader) message(kind byte, body []byte) error {
 		if !r.inTx || m.commitLSN != r.tx.commitLSN {
 			return fmt.Errorf("decode stream: commit at %s does not belong to the open transaction", m.commitLSN)
 		}
-		r.inTx = false
+		r.inTx, r.split = false, false
 		r.cur.complete = len(r.cur.events)
 		r.watermark.Commit(r.seq, m.endLSN, r.tx.commitTime)
 		r.counts.transactions.Add(1)
@@ -242,7 +244,7 @@ func (r *reader) insert(m insert) error {
 		return nil
 	}
 	if !r.cur.fits(len(m.tuple)) {
-		if err := r.handOver(); err != nil {
+		if err := r.handOver(); err != nil || r.ended {
 			return err
 		}
 	}
@@ -287,7 +289,7 @@ func (r *reader) handOver() error {
 		if err := r.service(); err != nil {
 			return err
 		}
-		if r.stopping.Load() != keepReading || r.tryHandOver() {
+		if r.ended || r.tryHandOver() {
 			return nil
 		}
 		r.waiting.Store(true)
@@ -309,6 +311,7 @@ func (r *reader) tryHandOver() bool {
 	select {
 	case r.full <- r.cur:
 		// There is one more chunk than the dispatcher and the queue can hold, so one is free.
+		r.split = r.split || r.inTx && r.cur.complete < len(r.cur.events)
 		r.cur = <-r.free
 		r.waiting.Store(false)
 		return true
@@ -323,7 +326,7 @@ func (r *reader) beforeWait(hot bool) (time.Time, error) {
 		return time.Time{}, err
 	}
 	// While rows flow a chunk may grow as long as the sink has work; when they stop nothing is held back.
-	if len(r.cur.events) > 0 && r.stopping.Load() == keepReading && (!hot || !r.busy.Load()) && !r.tryHandOver() {
+	if len(r.cur.events) > 0 && !r.ended && (!hot || !r.busy.Load()) && !r.tryHandOver() {
 		r.waiting.Store(true)
 		r.tryHandOver() // the dispatcher may have looked before waiting was set
 	}
@@ -341,7 +344,9 @@ func (r *reader) service() error {
 	case abortReader:
 		return errAborted
 	case drainReader, finishReader:
-		if !r.handedLast {
+		// A transaction of which the sink has a part is read to its end, or that part would come again: it can be
+		// confirmed only as a whole.
+		if !r.split || r.ended {
 			r.handLast()
 		}
 	}
@@ -364,13 +369,23 @@ func (r *reader) service() error {
 	return nil
 }
 
-// handLast hands over the events of complete transactions, if the dispatcher can take them, and no more after.
+// handLast hands over the events of complete transactions, as soon as the dispatcher can take them, and no more
+// after.
 func (r *reader) handLast() {
-	r.handedLast = true
-	r.cur.events = r.cur.events[:r.cur.complete]
-	if len(r.cur.events) > 0 {
-		r.tryHandOver()
+	if r.handedLast {
+		return
 	}
+	if !r.ended {
+		r.ended = true
+		r.cur.events = r.cur.events[:r.cur.complete]
+	}
+	if len(r.cur.events) > 0 && !r.tryHandOver() {
+		r.waiting.Store(true)
+		if !r.tryHandOver() { // the dispatcher may have looked before waiting was set
+			return
+		}
+	}
+	r.handedLast = true
 	close(r.full)
 }
 

@@ -2,6 +2,7 @@ package cdc
 
 import (
 	"testing"
+	"time"
 )
 
 // testReader is a reader without a connection: messages go in by hand.
@@ -92,6 +93,63 @@ func TestReader_Order(t *testing.T) {
 	} {
 		if err := feed(testReader(t)); err == nil {
 			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+// TestReader_DrainEndsWithATransaction: a stop that comes while the sink has part of a transaction waits for the
+// rest, so that what was published can be confirmed; one that comes before takes nothing of it.
+func TestReader_DrainEndsWithATransaction(t *testing.T) {
+	wal := func(kind byte, body wireMessage) []byte {
+		return append(append(wireMessage{'w'}.u64(0).u64(0).u64(0), kind), body...)
+	}
+	for _, split := range []bool{true, false} {
+		r := testReader(t)
+		r.nextStatus = time.Now().Add(time.Hour) // there is no server to talk to
+		var got []uint64
+		take := func() { // as dispatch does
+			t.Helper()
+			c := <-r.full
+			for i := range c.events {
+				got = append(got, c.firstSeq+uint64(i))
+			}
+			c.reset()
+			r.free <- c
+		}
+		send := func(kind byte, body wireMessage) {
+			t.Helper()
+			if err := r.copyData(wal(kind, body)); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.service(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send(kindBegin, beginBody())
+		send(kindInsert, insertBody())
+		if split && !r.tryHandOver() {
+			t.Fatal("not handed over")
+		}
+		r.stopping.Store(drainReader)
+		send(kindInsert, insertBody())
+		send(kindCommit, commitBody())
+		send(kindBegin, beginBody())
+		send(kindInsert, insertBody())
+		want := 0
+		if split {
+			want = 2
+			take() // only now is there room for the second part
+			if err := r.service(); err != nil {
+				t.Fatal(err)
+			}
+			take()
+		}
+		if _, more := <-r.full; more || len(got) != want {
+			t.Errorf("split %v: %v handed over, want %d events; more: %v", split, got, want, more)
+		}
+		r.watermark.Done(got)
+		if lsn, _ := r.watermark.Position(); split && lsn != 0x16B374D880 {
+			t.Errorf("%v acknowledged, %X confirmed, want the transaction's end", got, lsn)
 		}
 	}
 }
