@@ -308,10 +308,11 @@ func (r *reader) handOver() error {
 // tryHandOver gives the chunk to the dispatcher if it can take one.
 func (r *reader) tryHandOver() bool {
 	r.watermark.Issue(r.seq)
+	split := r.split || r.inTx && r.cur.complete < len(r.cur.events) // looked at while the chunk is still ours
 	select {
 	case r.full <- r.cur:
 		// There is one more chunk than the dispatcher and the queue can hold, so one is free.
-		r.split = r.split || r.inTx && r.cur.complete < len(r.cur.events)
+		r.split = split
 		r.cur = <-r.free
 		r.waiting.Store(false)
 		return true
