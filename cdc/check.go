@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,6 +21,7 @@ type server struct {
 	database      string
 	role          string
 	mayReplicate  bool
+	types         typeMap // of the tables' columns
 }
 
 // checkServer reads the server's settings and refuses those under which no slot can work.
@@ -111,13 +110,13 @@ func (s *Stream) checkSlot(row slotRow, database string) error {
 func (s *Stream) slotLost(seen string) error {
 	return &state.Error{State: state.SlotLost,
 		Reason: fmt.Sprintf("slot %q has lost WAL that it needs: %s", s.cfg.Slot, seen),
-		Hint:   "events committed since the last confirmed position are not in the stream any more; they are still in the outbox table. Keep the rows, and raise max_slot_wal_keep_size so that it does not happen again"}
+		Hint:   "events committed since the last confirmed position are not in the stream any more. " + hintRecover + ". Raise max_slot_wal_keep_size so that it does not happen again"}
 }
 
 func (s *Stream) slotMissing() error {
 	return &state.Error{State: state.SlotMissing,
 		Reason: fmt.Sprintf("replication slot %q does not exist", s.cfg.Slot),
-		Hint:   "relay migrate up makes publication and slot for a new relay (so does relay run --ensure). If this relay has run before, rows written since are in the outbox table only: do not delete them"}
+		Hint:   "for a new relay relay migrate up makes publication and slot (so does relay run --ensure). If this relay has run before, " + hintRecover}
 }
 
 // checkPublication refuses a publication that does not bring every insert of the table, whole.
@@ -138,105 +137,15 @@ func (s *Stream) checkPublication(ctx context.Context, db DB, version int) error
 		return s.serverError("read publication", err)
 	}
 	if all {
-		return fail("is FOR ALL TABLES", fmt.Sprintf("every table's rows would be sent to the relay. Make one for the outbox alone: CREATE PUBLICATION ... FOR TABLE %s WITH (publish = 'insert')", s.cfg.Table))
+		return fail("is FOR ALL TABLES", fmt.Sprintf("every table's rows would be sent to the relay. Make one for the outbox alone: CREATE PUBLICATION ... FOR TABLE %s WITH (publish = 'insert')", s.cfg.mappings()[0].Table))
 	}
 	if !inserts {
 		return fail("does not publish inserts", fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pub))
 	}
-	var columns []string
-	var filter *string
-	query := `select array[]::text[], null::text from pg_publication_tables where pubname = $1 and schemaname = $2 and tablename = $3`
-	if version >= 150000 {
-		query = `select attnames::text[], rowfilter from pg_publication_tables where pubname = $1 and schemaname = $2 and tablename = $3`
-	}
-	err = db.QueryRow(ctx, query, s.cfg.Publication, s.cfg.Table.Schema, s.cfg.Table.Name).Scan(&columns, &filter)
-	if errors.Is(err, pgx.ErrNoRows) {
-		var partitioned bool
-		if err := db.QueryRow(ctx, `select coalesce((select relkind = 'p' from pg_class where oid = to_regclass($1)), false)`, s.cfg.Table.String()).Scan(&partitioned); err != nil {
-			return s.serverError("read table", err)
-		}
-		if partitioned && !viaRoot {
-			return fail(fmt.Sprintf("publishes the partitions of %s under their own names", s.cfg.Table), fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true);", pub))
-		}
-		return fail(fmt.Sprintf("does not contain table %s", s.cfg.Table), fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s; rows that were written before it are not in the stream", pub, s.cfg.Table))
-	}
-	if err != nil {
-		return s.serverError("read publication", err)
-	}
-	if filter != nil {
-		return fail(fmt.Sprintf("filters the rows of %s (WHERE %s)", s.cfg.Table, *filter), "a filtered outbox loses events: remove the WHERE clause")
-	}
-	if version < 150000 {
-		return nil
-	}
-	for _, spec := range nativeColumns {
-		if spec.required && !slices.Contains(columns, spec.name) {
-			return fail(fmt.Sprintf("leaves out column %q of table %s", spec.name, s.cfg.Table),
-				fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s (%s);", pub, s.cfg.Table, strings.Join(nativeColumnNames(), ", ")))
+	for _, m := range s.cfg.mappings() {
+		if err := s.checkPublished(ctx, db, version, m, viaRoot, fail); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-func nativeColumnNames() []string {
-	names := make([]string, len(nativeColumns))
-	for i, spec := range nativeColumns {
-		names[i] = spec.name
-	}
-	return names
-}
-
-// checkTable refuses a table that lacks what an event needs.
-func (s *Stream) checkTable(ctx context.Context, db DB) error {
-	rows, err := db.Query(ctx, `
-		select a.attname::text, a.atttypid::bigint, format_type(a.atttypid, a.atttypmod)
-		from pg_attribute a where a.attrelid = to_regclass($1) and a.attnum > 0 and not a.attisdropped`, s.cfg.Table.String())
-	if err != nil {
-		return s.serverError("read table", err)
-	}
-	type col struct {
-		oid  int64
-		name string
-	}
-	have := map[string]col{}
-	var name string
-	var c col
-	if _, err := pgx.ForEachRow(rows, []any{&name, &c.oid, &c.name}, func() error {
-		have[name] = c
-		return nil
-	}); err != nil {
-		return s.serverError("read table", err)
-	}
-	if len(have) == 0 {
-		return &state.Error{State: state.TableMismatch,
-			Reason: fmt.Sprintf("table %s does not exist", s.cfg.Table),
-			Hint:   "run relay migrate up on this database, or name the table in postgres.table"}
-	}
-	for _, spec := range nativeColumns {
-		c, ok := have[spec.name]
-		switch {
-		case !ok && spec.required:
-			return missingColumn(s.cfg.Table, spec.name)
-		case ok && !slices.Contains(spec.types, uint32(c.oid)):
-			return wrongType(s.cfg.Table, spec.name, c.name)
-		}
-	}
-	return nil
-}
-
-// backlog counts the rows of the table that db sees, and the age of the oldest.
-func (s *Stream) backlog(ctx context.Context, db DB) (rows int64, oldest time.Duration, err error) {
-	var seconds float64
-	err = db.QueryRow(ctx, `select count(*), coalesce(extract(epoch from clock_timestamp() - min(occurred_at)), 0)::float8 from `+s.cfg.Table.String()).
-		Scan(&rows, &seconds)
-	if err != nil {
-		return 0, 0, s.serverError("count rows of "+s.cfg.Table.String(), err)
-	}
-	return rows, time.Duration(seconds * float64(time.Second)).Round(time.Second), nil
-}
-
-func (s *Stream) backlogRefusal(rows int64, oldest time.Duration, what string) error {
-	return &state.Error{State: state.ConfigInvalid,
-		Reason: fmt.Sprintf("table %s holds %d rows, the oldest %v old, that %s", s.cfg.Table, rows, oldest, what),
-		Hint:   "say backlog: skip to leave them unpublished; publishing them is to come in a later release"}
 }

@@ -1,7 +1,6 @@
 package cdc
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -12,6 +11,7 @@ import (
 type chunk struct {
 	firstSeq uint64
 	events   []outbox.Committed
+	extras   []outbox.Extra // what Committed.Extra of the events are slices of
 	arena    []byte
 	// complete is how many events belong to transactions whose Commit has been read. A stopping relay does not
 	// hand over the rest.
@@ -30,7 +30,8 @@ func newChunk() *chunk {
 
 func (c *chunk) reset() {
 	clear(c.events) // a huge row's arena must not be kept alive by an old event
-	c.events, c.complete = c.events[:0], 0
+	clear(c.extras)
+	c.events, c.extras, c.complete = c.events[:0], c.extras[:0], 0
 	if cap(c.arena) > 2*chunkBytes {
 		c.arena = make([]byte, 0, chunkBytes)
 	}
@@ -42,20 +43,38 @@ func (c *chunk) fits(n int) bool {
 	return len(c.events) < chunkEvents && (len(c.events) == 0 || len(c.arena)+rowRoom(n) <= cap(c.arena))
 }
 
-// rowRoom is what a tuple of n bytes may need in the arena: itself, and the text of the columns that are rewritten
-// (a uuid and a timestamp at most).
+// rowRoom is what a tuple of n bytes may need in the arena: itself, and the text of the few columns that every table
+// has (a uuid and a timestamp at most). What a layout needs beyond is counted in n.
 func rowRoom(n int) int { return n + 128 }
+
+// grow makes room for a row of n bytes in an empty chunk.
+func (c *chunk) grow(n int) {
+	if len(c.events) == 0 && cap(c.arena) < rowRoom(n) {
+		c.arena = make([]byte, 0, rowRoom(n))
+	}
+}
+
+// extra returns n values of the chunk's own. Growing leaves those of earlier events where they are.
+func (c *chunk) extra(n int) []outbox.Extra {
+	start := len(c.extras)
+	if start+n > cap(c.extras) {
+		c.extras, start = make([]outbox.Extra, 0, max(2*cap(c.extras), 64*n)), 0
+	}
+	c.extras = c.extras[:start+n]
+	return c.extras[start : start+n : start+n]
+}
 
 // add appends the row as an event. The tuple's bytes are copied.
 func (c *chunk) add(layout *layout, ins insert, pos outbox.Position) error {
-	if len(c.events) == 0 && cap(c.arena) < rowRoom(len(ins.tuple)) {
-		c.arena = make([]byte, 0, rowRoom(len(ins.tuple)))
-	}
+	c.grow(len(ins.tuple) + layout.room())
 	start := len(c.arena)
 	c.arena = append(c.arena, ins.tuple...)
 	cur := cursor{b: c.arena[start:len(c.arena):len(c.arena)]}
-	c.events = append(c.events, outbox.Committed{Position: pos})
+	c.events = append(c.events, outbox.Committed{Position: pos, Route: layout.route})
 	ev := &c.events[len(c.events)-1]
+	if layout.extras > 0 {
+		ev.Extra = c.extra(layout.extras)
+	}
 	if err := c.decode(ev, layout, ins.columns, &cur); err != nil {
 		c.events = c.events[:len(c.events)-1]
 		return err
@@ -73,68 +92,37 @@ func (c *chunk) decode(ev *outbox.Committed, layout *layout, columns int, cur *c
 		if cur.short {
 			return fmt.Errorf("decode row of %s: column %q: %w", layout.table, col.name, errTruncated)
 		}
-		if col.field == fieldNone || kind == 'n' {
+		if col.field == fieldNone && col.extra == 0 {
 			continue
 		}
 		if kind == 'u' {
 			return fmt.Errorf("decode row of %s: column %q was not sent with the row", layout.table, col.name)
 		}
-		if kind == 'b' {
+		if kind != 'n' {
 			var err error
-			if value, err = c.text(col, value); err != nil {
+			if value, err = c.value(col, kind, value); err != nil {
 				return fmt.Errorf("decode row of %s: column %q: %w", layout.table, col.name, err)
 			}
+			if col.field == FieldOccurredAt && col.oid == oidTimestamp {
+				value = c.inUTC(value)
+			}
+			switch col.field {
+			case fieldNone:
+			case FieldPayload, FieldPayloadBytes:
+				ev.PayloadKind = col.kind
+				fallthrough
+			default:
+				col.field.set(ev, value)
+			}
 		}
-		col.field.set(ev, value)
+		if col.extra > 0 {
+			ev.Extra[col.extra-1] = outbox.Extra{Value: value, Kind: col.kind}
+		}
+	}
+	if layout.prefix != "" && ev.ID != nil {
+		start := len(c.arena)
+		c.arena = append(append(c.arena, layout.prefix...), ev.ID...)
+		ev.ID = c.arena[start:len(c.arena):len(c.arena)]
 	}
 	return nil
-}
-
-// text turns the binary form of a value into the form that an event carries: text for what has digits or a
-// calendar, the bytes as they are for everything that is bytes already.
-func (c *chunk) text(col *column, value []byte) ([]byte, error) {
-	switch col.oid {
-	case oidUUID:
-		if len(value) != 16 {
-			return nil, fmt.Errorf("uuid of %d bytes", len(value))
-		}
-		start := len(c.arena)
-		c.arena = appendUUID(c.arena, value)
-		return c.arena[start:len(c.arena):len(c.arena)], nil
-	case oidTimestamptz:
-		if len(value) != 8 {
-			return nil, fmt.Errorf("timestamptz of %d bytes", len(value))
-		}
-		start := len(c.arena)
-		c.arena = appendTimestamptz(c.arena, int64(binary.BigEndian.Uint64(value)))
-		return c.arena[start:len(c.arena):len(c.arena)], nil
-	case oidJSONB:
-		if len(value) == 0 || value[0] != 1 {
-			return nil, fmt.Errorf("jsonb of an unknown version")
-		}
-		return value[1:], nil
-	}
-	return value, nil
-}
-
-func appendUUID(dst, u []byte) []byte {
-	const digits = "0123456789abcdef"
-	for i, b := range u {
-		if i == 4 || i == 6 || i == 8 || i == 10 {
-			dst = append(dst, '-')
-		}
-		dst = append(dst, digits[b>>4], digits[b&15])
-	}
-	return dst
-}
-
-// appendTimestamptz writes the server's ISO form in UTC: 2026-11-30 18:57:22.123456+00.
-func appendTimestamptz(dst []byte, us int64) []byte {
-	switch us {
-	case 1<<63 - 1:
-		return append(dst, "infinity"...)
-	case -1 << 63:
-		return append(dst, "-infinity"...)
-	}
-	return append(pgTime(us).AppendFormat(dst, "2006-01-02 15:04:05.999999"), "+00"...)
 }

@@ -20,12 +20,19 @@ type Config struct {
 	Slot string
 	// Publication is the publication's name.
 	Publication string
-	// Table is the outbox table. Default outbox.events.
+	// Table is the outbox table, when there is one and its columns are those of migrations/outbox. Default
+	// outbox.events.
 	Table Table
+	// Tables are the outbox tables and their columns. Default: Table alone.
+	Tables []Mapping
+	// Messages are the logical messages that become events. Others are counted in positions and passed over, and so
+	// are all that do not belong to a transaction. Default: none.
+	Messages []MessageMapping
 
-	// SkipBacklog agrees to rows in the table that are older than the slot and will not be published. Without
-	// it a slot is not made, or adopted, over a table that is not empty.
-	SkipBacklog bool
+	// Backlog says what becomes of rows that are older than the slot. Default BacklogRefuse.
+	Backlog Backlog
+	// Failover makes the slot one that PostgreSQL 17 or later keeps on standby servers too.
+	Failover bool
 	// Ensure makes the publication and the slot where they are missing. It needs the rights of a migration role.
 	Ensure bool
 
@@ -48,6 +55,16 @@ type Config struct {
 	// BackoffMin and BackoffMax bound the pause between two attempts to stream. Default 100 ms and 10 s.
 	BackoffMin, BackoffMax time.Duration
 }
+
+// Backlog says what becomes of rows that are older than the slot.
+type Backlog string
+
+// The choices.
+const (
+	BacklogRefuse  Backlog = ""        // there must be none: a slot is neither made nor adopted over them
+	BacklogPublish Backlog = "publish" // they go first; only for a slot that the relay itself makes
+	BacklogSkip    Backlog = "skip"    // they stay unpublished for ever
+)
 
 // Table names a table.
 type Table struct{ Schema, Name string }
@@ -100,8 +117,11 @@ func (c *Config) Validate() error {
 	if n := len(c.Publication); n == 0 || n > 63 || strings.ContainsRune(c.Publication, 0) {
 		errs = append(errs, fmt.Errorf("cdc: publication %q: want 1 to 63 bytes", c.Publication))
 	}
-	if c.Table.Schema == "" || c.Table.Name == "" {
-		errs = append(errs, errors.New("cdc: Table is not set"))
+	if c.Backlog != BacklogRefuse && c.Backlog != BacklogPublish && c.Backlog != BacklogSkip {
+		errs = append(errs, fmt.Errorf("cdc: Backlog is %q: want publish, skip or nothing", c.Backlog))
+	}
+	if err := c.validateMappings(); err != nil {
+		errs = append(errs, err)
 	}
 	for _, d := range []struct {
 		name  string

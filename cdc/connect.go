@@ -182,7 +182,7 @@ func rootCause(err error) error {
 // serverError names the state that an error of an established session means. Errors that name one already, and
 // those of other kinds, pass.
 func (s *Stream) serverError(doing string, err error) error {
-	if err == nil || state.Of(err) != nil {
+	if err == nil || state.Of(err) != nil || errors.Is(err, ErrNotOwner) {
 		return err
 	}
 	var pg *pgconn.PgError

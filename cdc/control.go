@@ -21,12 +21,14 @@ type control struct {
 	watermark *watermark
 	reader    *reader
 	pid       uint32 // backend of the walsender
+	version   int    // of the server
 
 	confirmed   outbox.LSN // in relay_state
 	acked       uint64     // events before it
 	lastWrite   time.Time
 	horizon     Horizon // candidate for safe_xid; zero: take one
 	lastSlot    time.Time
+	lastTables  time.Time
 	slot        slotRow         // as last seen
 	nudges      int             // confirmations for the sake of retained WAL since the restart LSN last moved
 	streaming   context.Context // ends when the sink has finished: one last write. A field because it is the session's, not a call's
@@ -46,6 +48,9 @@ const (
 	maxNudges     = 4
 	// slotInterval is how often the slot is looked at.
 	slotInterval = 5 * time.Second
+	// tablesInterval is how often tables and publication are. A table that leaves the publication is not heard of in
+	// the stream: it goes silent.
+	tablesInterval = 10 * time.Second
 )
 
 // run works until the sink has finished, then writes the last position and returns nil.
@@ -60,6 +65,11 @@ func (c *control) run(ctx context.Context) error {
 		}
 		if time.Since(c.lastSlot) >= slotInterval {
 			if err := c.watchSlot(ctx); err != nil {
+				return err
+			}
+		}
+		if time.Since(c.lastTables) >= tablesInterval {
+			if err := c.watchTables(ctx); err != nil {
 				return err
 			}
 		}
@@ -130,6 +140,17 @@ func (c *control) watchSlot(ctx context.Context) error {
 			Reason: fmt.Sprintf("the stream has been silent for %v and the server no longer serves it", silent.Round(time.Second))}
 	}
 	return nil
+}
+
+// watchTables looks at tables and publication as they are now.
+func (c *control) watchTables(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.s.cfg.QueryTimeout)
+	defer cancel()
+	if _, err := c.s.checkTables(ctx, c.db); err != nil {
+		return err
+	}
+	c.lastTables = time.Now()
+	return c.s.checkPublication(ctx, c.db, c.version)
 }
 
 // listen waits for d, or for the end of the sink or of the connection.

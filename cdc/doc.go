@@ -18,8 +18,9 @@
 //	                              │
 //	                              └──▶ outbox.relay_state (first), then the reader says it
 //
-// wire.go is the socket, reader.go the owner of the connection, pgoutput.go the decoder, layout.go and chunk.go
-// make events of rows, watermark.go decides what may be confirmed, control.go writes it down, session.go takes the
+// wire.go is the socket, reader.go the owner of the connection, pgoutput.go the decoder, mapping.go says what of a
+// table is read, tables.go looks whether it is there, layout.go, types.go and chunk.go make events of rows and emit.go
+// of logical messages, watermark.go decides what may be confirmed, control.go writes it down, session.go takes the
 // slot and holds these parts together, stream.go goes round for ever.
 //
 // # Ownership
@@ -36,7 +37,9 @@
 // pgoutput, protocol version 1, streaming off: the server sends a transaction only once it has committed, and
 // keeps a large one on its own disk meanwhile. Rows pass on as they arrive, so memory does not depend on the
 // transaction's size. Messages are on, because a position counts them; binary is on, because it is cheaper and
-// gives bytea as it is.
+// gives bytea as it is. Binary is a matter of the whole stream: where a column that is read has a type whose binary
+// form is not known, the next session asks for text forms instead, which exist for every type. A type that comes up
+// while rows flow ends the session for that; nothing of it was handed on.
 //
 // # Confirming
 //
@@ -49,15 +52,48 @@
 //
 // # States of a stream
 //
-//	starting ─▶ standby ─▶ streaming ─▶ draining ─▶ end
-//	   ▲  │        │           │
-//	   │  ▼        ▼           ▼
+//	starting ─▶ standby ─▶ backlog ─▶ streaming ─▶ draining ─▶ end
+//	   ▲  │        │          │           │
+//	   │  ▼        ▼          ▼           ▼
 //	   └── database_unreachable, or a state that needs a human
 //
 // Whatever ends a session, the next one begins at the top: connect, check the server, the table, the publication
 // and the slot, wait until the slot is free, start replication, take the owner token, open a sink. Faults that
 // heal are tried again with backoff, from 100 ms to 10 s; states that need a human every 30 s. The states and what
 // they mean are in package state.
+//
+// # What no slot brings
+//
+// A slot brings what commits after its consistent point. What is older, where a slot is made over a table with rows,
+// and what lies between the last confirmed position and a slot that had to be made anew, is published from the table.
+//
+//	record says creating ─▶ slot, with its snapshot ─▶ one transaction in that snapshot: ─▶ session: ─▶ session:
+//	                                                   outbox.backlog filled, confirmed      backlog     streaming
+//	                                                   LSN, phase backlog
+//
+// What the snapshot sees is listed, what it does not see the slot brings: a row is in one of the two, never in both.
+// Found in phase creating, a slot is dropped and made again, for its snapshot died with the connection. A session that
+// finds phase backlog takes the slot first, as the lock, and talks to the server without reading. It hands the
+// listed rows to a sink of their own by ordinal (position: LSN 0 and the ordinal), deletes entries as they are
+// acknowledged, and when the sink is empty sets the phase and ends; the next session streams. Nothing else passes
+// from one to the other, so there is nothing to get wrong at the seam. Rows of one transaction need not be neighbours
+// in the list: it goes by time and ID, because commit order is not known any more.
+//
+// slot.go makes slots, list.go fills and reads the list, rows.go selects rows, backlog.go is the session's part,
+// recover.go makes a slot anew.
+//
+// # Gaps
+//
+// slot_missing, slot_lost, slot_recreated and history_changed mean that the slot does not go on where the record
+// stands. Nothing is streamed, and gap.go adds what lies between: positions, the timeline, and the rows of
+// transactions that safe_xid does not vouch for. Recover is the way out of all four. It marks the record creating
+// and keeps everything else in it, the confirmed LSN among it, which tells half a recovery from half a first start;
+// then it drops the slot, makes it anew as above with a higher incarnation, and writes outbox.recoveries, all in the
+// one commit that makes the slot count.
+//
+// safe_xid is a transaction ID: everything below it is confirmed. control takes the oldest transaction ID still
+// running, then the WAL position, and lets the first count once the second is confirmed. When the slot is made it is
+// the snapshot's own.
 //
 // # The slot is the lock
 //
@@ -85,6 +121,13 @@
 //     watermark and are no reason to write.
 //   - A stream may be silent for as long as the server decodes a large transaction of other tables. Before it is
 //     given up the server is asked whether the walsender is still there.
+//   - A row is described by the table as it was when the row was written. Changing a column back does not change the
+//     rows in between, so a required column that some rows lack stays table_mismatch until they are recovered from
+//     the table.
+//   - A table that leaves the publication is not heard of in the stream: inserts go silent. So tables and publication
+//     are looked at every 10 s while streaming.
+//   - A domain comes with its own type's OID and an enum with one that only this database has. What they are is read
+//     from the catalog when a session begins.
 //   - Reads wait for 32 KiB or a millisecond while rows flow, because the server makes one send per row and waking
 //     up costs more than decoding. A wait must end with silence, never only with the next row: the server may be
 //     silent while it decodes what others write.

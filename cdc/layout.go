@@ -8,84 +8,74 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// field is a part of an event that a column fills.
-type field uint8
+// Field is a part of an event that a column fills: the one of the same name in outbox.Committed.
+type Field uint8
 
+// The fields.
 const (
-	fieldNone field = iota
-	fieldID
-	fieldTenant
-	fieldEventKey
-	fieldAggregateType
-	fieldAggregateID
-	fieldEventType
-	fieldPayload
-	fieldPayloadBytes
-	fieldHeaders
-	fieldTopic
-	fieldPartitionKey
-	fieldOccurredAt
+	fieldNone Field = iota
+	FieldID
+	FieldTenant
+	FieldEventKey
+	FieldAggregateType
+	FieldAggregateID
+	FieldEventType
+	FieldPayload
+	FieldPayloadBytes
+	FieldHeaders
+	FieldTopic
+	FieldPartitionKey
+	FieldOccurredAt
 )
 
 // columnSpec says how the outbox table names a field and what may stand in it.
 type columnSpec struct {
 	name     string
-	field    field
+	field    Field
 	required bool
-	types    []uint32 // accepted type OIDs
+	types    []uint32 // accepted type OIDs; nil: all
 }
-
-// OIDs of built-in types: the same on every server.
-const (
-	oidBytea       = 17
-	oidText        = 25
-	oidJSON        = 114
-	oidVarchar     = 1043
-	oidTimestamptz = 1184
-	oidUUID        = 2950
-	oidJSONB       = 3802
-)
 
 // nativeColumns is the table of migrations/outbox, as far as an event needs it. Other columns are not read.
 var nativeColumns = []columnSpec{
-	{"id", fieldID, true, []uint32{oidUUID}},
-	{"tenant", fieldTenant, false, []uint32{oidText, oidVarchar}},
-	{"event_key", fieldEventKey, true, []uint32{oidText, oidVarchar}},
-	{"aggregate_type", fieldAggregateType, true, []uint32{oidText, oidVarchar}},
-	{"aggregate_id", fieldAggregateID, true, []uint32{oidText, oidVarchar}},
-	{"event_type", fieldEventType, true, []uint32{oidText, oidVarchar}},
-	{"payload", fieldPayload, true, []uint32{oidJSON, oidJSONB, oidText}},
-	{"payload_bytes", fieldPayloadBytes, false, []uint32{oidBytea}},
-	{"headers", fieldHeaders, false, []uint32{oidJSONB, oidJSON}},
-	{"topic", fieldTopic, false, []uint32{oidText, oidVarchar}},
-	{"partition_key", fieldPartitionKey, false, []uint32{oidText, oidVarchar}},
-	{"occurred_at", fieldOccurredAt, false, []uint32{oidTimestamptz}},
+	{"id", FieldID, true, []uint32{oidUUID}},
+	{"tenant", FieldTenant, false, []uint32{oidText, oidVarchar}},
+	{"event_key", FieldEventKey, true, []uint32{oidText, oidVarchar}},
+	{"aggregate_type", FieldAggregateType, true, []uint32{oidText, oidVarchar}},
+	{"aggregate_id", FieldAggregateID, true, []uint32{oidText, oidVarchar}},
+	{"event_type", FieldEventType, true, []uint32{oidText, oidVarchar}},
+	{"payload", FieldPayload, true, []uint32{oidJSON, oidJSONB, oidText}},
+	{"payload_bytes", FieldPayloadBytes, false, []uint32{oidBytea}},
+	{"headers", FieldHeaders, false, []uint32{oidJSONB, oidJSON}},
+	{"topic", FieldTopic, false, []uint32{oidText, oidVarchar}},
+	{"partition_key", FieldPartitionKey, false, []uint32{oidText, oidVarchar}},
+	{"occurred_at", FieldOccurredAt, false, []uint32{oidTimestamptz}},
 }
 
 // set stores a value that is not NULL.
-func (f field) set(ev *outbox.Committed, v []byte) {
+func (f Field) set(ev *outbox.Committed, v []byte) {
 	switch f {
-	case fieldID:
+	case FieldID:
 		ev.ID = v
-	case fieldTenant:
+	case FieldTenant:
 		ev.Tenant = v
-	case fieldEventKey:
+	case FieldEventKey:
 		ev.EventKey = v
-	case fieldAggregateType:
+	case FieldAggregateType:
 		ev.AggregateType = v
-	case fieldAggregateID:
+	case FieldAggregateID:
 		ev.AggregateID = v
-	case fieldEventType:
+	case FieldEventType:
 		ev.EventType = v
-	case fieldPayload, fieldPayloadBytes: // the table holds at most one of the two
+	case FieldPayload, FieldPayloadBytes: // the table holds at most one of the two
 		ev.Payload = v
-	case fieldHeaders:
+	case FieldHeaders:
 		ev.Headers = v
-	case fieldTopic:
+	case FieldTopic:
 		ev.Topic = v
-	case fieldPartitionKey:
+	case FieldPartitionKey:
 		ev.PartitionKey = v
-	case fieldOccurredAt:
+	case FieldOccurredAt:
 		ev.OccurredAt = v
 	}
 }
@@ -94,34 +84,67 @@ func (f field) set(ev *outbox.Committed, v []byte) {
 type layout struct {
 	table   Table
 	columns []column
+	route   int
+	prefix  string // of the ID
+	extras  int    // length of Committed.Extra
+	grown   int    // most bytes that a row's text has beyond its binary form
 }
 
 type column struct {
 	name  string
-	oid   uint32
-	field field
+	oid   uint32 // of the built-in type that it is in effect
+	field Field
+	extra int // place in Committed.Extra, counted from 1; 0: none
+	kind  outbox.Kind
 }
 
 // newLayout maps a relation by column name. What a required field lacks, or a type that does not fit, is the state
-// table_mismatch.
-func newLayout(rel relation) (*layout, error) {
-	l := &layout{table: Table{rel.schema, rel.name}, columns: make([]column, len(rel.columns))}
+// table_mismatch; a type whose binary form is not known is errUnknownType.
+func newLayout(rel relation, m *Mapping, types typeMap) (*layout, error) {
+	l := &layout{table: Table{rel.schema, rel.name}, columns: make([]column, len(rel.columns)), route: m.Route, prefix: m.IDPrefix, extras: len(m.Extra)}
 	for i, c := range rel.columns {
-		l.columns[i] = column{name: c.name, oid: c.oid}
+		l.columns[i] = column{name: c.name, oid: types.effective(c.oid)}
+		l.columns[i].kind = kindOf(l.columns[i].oid)
 	}
-	for _, spec := range nativeColumns {
-		i := slices.IndexFunc(l.columns, func(c column) bool { return c.name == spec.name })
+	find := func(name string) *column {
+		i := slices.IndexFunc(l.columns, func(c column) bool { return c.name == name })
 		if i < 0 {
-			if spec.required {
-				return nil, missingColumn(l.table, spec.name)
-			}
+			return nil
+		}
+		return &l.columns[i]
+	}
+	for _, spec := range m.columns() {
+		c := find(spec.name)
+		switch {
+		case c == nil && spec.required:
+			return nil, missingColumn(l.table, spec.name)
+		case c == nil:
+		case spec.types != nil && !slices.Contains(spec.types, c.oid) && types.knows(c.oid):
+			return nil, wrongType(l.table, spec.name, fmt.Sprintf("oid %d", c.oid))
+		default:
+			c.field = spec.field
+		}
+	}
+	for i, name := range m.Extra {
+		c := find(name)
+		switch {
+		case c != nil:
+			c.extra = i + 1
+		case !m.IgnoreMissing:
+			return nil, missingColumn(l.table, name)
+		}
+	}
+	for i := range l.columns {
+		c := &l.columns[i]
+		if c.field == fieldNone && c.extra == 0 {
 			continue
 		}
-		if !slices.Contains(spec.types, l.columns[i].oid) {
-			return nil, wrongType(l.table, spec.name, fmt.Sprintf("oid %d", l.columns[i].oid))
+		if !types.text && !binaryKnown(c.oid) {
+			return nil, &unknownTypeError{table: l.table, column: c.name, oid: c.oid}
 		}
-		l.columns[i].field = spec.field
+		l.grown += grownBy(c.oid)
 	}
+	l.grown += len(l.prefix)
 	return l, nil
 }
 
@@ -129,7 +152,7 @@ func missingColumn(t Table, column string) error {
 	return &state.Error{
 		State:  state.TableMismatch,
 		Reason: fmt.Sprintf("table %s has no column %q in what the publication sends", t, column),
-		Hint:   "add the column to the table or to the publication's column list; relay migrate print shows the table as it should be",
+		Hint:   "add the column to the table and to the publication's column list, or correct the table's columns in the configuration; rows written while it was missing are not in the stream as events: relay recover publishes them from the table",
 	}
 }
 
@@ -140,3 +163,6 @@ func wrongType(t Table, column, typ string) error {
 		Hint:   "relay migrate print shows the table as it should be",
 	}
 }
+
+// room is how many bytes a row may take beyond those of its tuple.
+func (l *layout) room() int { return l.grown }

@@ -29,6 +29,7 @@ type got struct {
 	id, key, typ string
 	payload      string
 	null         bool
+	whole        string // every other column
 }
 
 // memorySink takes events into memory. While held, it acknowledges nothing; while stuck, Accept blocks.
@@ -56,7 +57,7 @@ func (m *memorySink) Accept(ctx context.Context, first uint64, events []outbox.C
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, e := range events {
-		g := got{first + uint64(i), e.Position, string(e.ID), string(e.EventKey), string(e.EventType), string(e.Payload), e.Payload == nil}
+		g := got{first + uint64(i), e.Position, string(e.ID), string(e.EventKey), string(e.EventType), string(e.Payload), e.Payload == nil, rest(&e)}
 		m.events = append(m.events, g)
 		if m.taken == nil || m.taken(g) {
 			m.open = append(m.open, g.seq)
@@ -64,6 +65,10 @@ func (m *memorySink) Accept(ctx context.Context, first uint64, events []outbox.C
 	}
 	m.release()
 	return nil
+}
+
+func rest(e *outbox.Committed) string {
+	return fmt.Sprintf("%s %q %q %q %q %q %q occurred %s", e.ID, e.AggregateType, e.AggregateID, e.Tenant, e.Headers, e.Topic, e.PartitionKey, e.OccurredAt)
 }
 
 func (m *memorySink) release() {
@@ -108,6 +113,8 @@ type bench struct {
 	db  *testenv.Database
 	app *pgx.Conn
 	cfg cdc.Config
+
+	listener cdc.Listener // its State is the bench's own
 }
 
 func setup(t *testing.T, db *testenv.Database, change ...func(*cdc.Config)) *bench {
@@ -185,11 +192,13 @@ func (b *bench) start(prepare func(*memorySink)) *relay {
 		r.sinks = append(r.sinks, m)
 		return m, nil
 	}
-	stream, err := cdc.NewStream(b.cfg, store, open, cdc.Listener{State: func(s state.Status) {
+	listener := b.listener
+	listener.State = func(s state.Status) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.states = append(r.states, s)
-	}})
+	}
+	stream, err := cdc.NewStream(b.cfg, store, open, listener)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -38,6 +38,9 @@ func relationBody() wireMessage {
 	return m
 }
 
+// native is the mapping of the table of migrations/outbox.
+func native() *Mapping { return &Mapping{Table: Table{"outbox", "events"}} }
+
 const uuidBytes = "\x01\x93\x7f\x00\x00\x00\x70\x00\x80\x00\x00\x00\x00\x00\x00\x2a"
 
 func insertBody() wireMessage {
@@ -64,7 +67,7 @@ func TestDecode(t *testing.T) {
 	if err != nil || rel.id != 4711 || rel.schema != "outbox" || rel.name != "events" || len(rel.columns) != len(nativeColumns) || rel.columns[6].name != "payload" {
 		t.Errorf("relation %+v, %v", rel, err)
 	}
-	layout, err := newLayout(rel)
+	layout, err := newLayout(rel, native(), typeMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +98,7 @@ func TestDecode(t *testing.T) {
 
 // TestDecode_Truncated cuts every message at every byte.
 func TestDecode_Truncated(t *testing.T) {
-	layout, err := newLayout(must(decodeRelation(relationBody())))
+	layout, err := newLayout(must(decodeRelation(relationBody())), native(), typeMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +150,7 @@ func TestNewLayout_Mismatch(t *testing.T) {
 	} {
 		rel := must(decodeRelation(relationBody()))
 		change(&rel)
-		_, err := newLayout(rel)
+		_, err := newLayout(rel, native(), typeMap{})
 		if e := state.Of(err); e == nil || e.State != state.TableMismatch {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -155,7 +158,7 @@ func TestNewLayout_Mismatch(t *testing.T) {
 	rel := must(decodeRelation(relationBody()))
 	rel.columns = append([]relationColumn{{"later", 25}}, rel.columns...)
 	rel.columns = append(rel.columns[:10], rel.columns[11:]...) // topic, an optional one
-	if _, err := newLayout(rel); err != nil {
+	if _, err := newLayout(rel, native(), typeMap{}); err != nil {
 		t.Errorf("a column more and an optional one less: %v", err)
 	}
 }
@@ -182,7 +185,7 @@ func FuzzMessage(f *testing.F) {
 	} {
 		f.Add([]byte(m), true)
 	}
-	known, err := newLayout(must(decodeRelation(relationBody())))
+	known, err := newLayout(must(decodeRelation(relationBody())), native(), typeMap{})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -190,7 +193,7 @@ func FuzzMessage(f *testing.F) {
 		if len(data) == 0 {
 			return
 		}
-		r := &reader{table: Table{"outbox", "events"}, watermark: newWatermark(1), relations: map[uint32]*layout{4711: known},
+		r := &reader{tables: []Mapping{*native()}, watermark: newWatermark(1), relations: map[uint32]*layout{4711: known},
 			cur: newChunk(), inTx: inTx}
 		_ = r.message(data[0], data[1:])
 		if n := len(r.cur.arena); n > 2*len(data)+256 {

@@ -20,7 +20,9 @@ import (
 // hands full ones (or, when the socket is dry, whatever it has) to the dispatcher, and talks to the server on its
 // own timer. When the dispatcher is stuck it stops reading, never talking.
 type reader struct {
-	table     Table
+	tables    []Mapping
+	emitted   *messageDecoder
+	types     typeMap
 	conn      net.Conn // above TLS
 	frontend  *pgproto3.Frontend
 	wire      *wire
@@ -172,95 +174,6 @@ func (r *reader) copyData(data []byte) error {
 	}
 }
 
-func (r *reader) message(kind byte, body []byte) error {
-	switch kind {
-	case kindBegin:
-		m, err := decodeBegin(body)
-		if err != nil {
-			return err
-		}
-		if r.inTx {
-			return errors.New("decode stream: begin within a transaction")
-		}
-		r.tx, r.inTx, r.ordinal, r.split = m, true, 0, false
-	case kindCommit:
-		m, err := decodeCommit(body)
-		if err != nil {
-			return err
-		}
-		if !r.inTx || m.commitLSN != r.tx.commitLSN {
-			return fmt.Errorf("decode stream: commit at %s does not belong to the open transaction", m.commitLSN)
-		}
-		r.inTx, r.split = false, false
-		r.cur.complete = len(r.cur.events)
-		r.watermark.Commit(r.seq, m.endLSN, r.tx.commitTime)
-		r.counts.transactions.Add(1)
-	case kindRelation:
-		m, err := decodeRelation(body)
-		if err != nil {
-			return err
-		}
-		r.relations[m.id] = nil
-		if m.schema == r.table.Schema && m.name == r.table.Name {
-			if r.relations[m.id], err = newLayout(m); err != nil {
-				return err
-			}
-		}
-	case kindInsert:
-		m, err := decodeInsert(body)
-		if err != nil {
-			return err
-		}
-		return r.insert(m)
-	case kindMessage:
-		m, err := decodeMessage(body)
-		if err != nil {
-			return err
-		}
-		if m.transactional {
-			r.ordinal++
-		}
-		r.counts.skipped.Add(1)
-	default:
-		if !harmless(kind) {
-			return fmt.Errorf("decode stream: message kind %q is not of protocol version 1", kind)
-		}
-		r.counts.skipped.Add(1)
-	}
-	return nil
-}
-
-func (r *reader) insert(m insert) error {
-	if !r.inTx {
-		return errors.New("decode stream: insert outside a transaction")
-	}
-	r.ordinal++
-	layout, known := r.relations[m.relation]
-	if !known {
-		return fmt.Errorf("decode stream: insert into relation %d, which was not described", m.relation)
-	}
-	if layout == nil {
-		r.counts.skipped.Add(1)
-		return nil
-	}
-	if !r.cur.fits(len(m.tuple)) {
-		if err := r.handOver(); err != nil || r.ended {
-			return err
-		}
-	}
-	if len(r.cur.events) == 0 {
-		r.cur.firstSeq = r.seq + 1
-	}
-	pos := outbox.Position{Incarnation: r.incarnation, LSN: r.tx.commitLSN, Ordinal: r.ordinal}
-	if err := r.cur.add(layout, m, pos); err != nil {
-		return err
-	}
-	r.cur.events[len(r.cur.events)-1].CommitTime = r.tx.commitTime
-	r.seq++
-	r.counts.events.Add(1)
-	return nil
-}
-
 func (r *reader) keepalive(end outbox.LSN, reply bool) error {
 	if !r.inTx && len(r.cur.events) == 0 && r.stopping.Load() == keepReading {
 		r.watermark.Idle(end)
@@ -308,11 +221,11 @@ func (r *reader) handOver() error {
 // tryHandOver gives the chunk to the dispatcher if it can take one.
 func (r *reader) tryHandOver() bool {
 	r.watermark.Issue(r.seq)
-	split := r.split || r.inTx && r.cur.complete < len(r.cur.events) // looked at while the chunk is still ours
+	split := r.inTx && r.cur.complete < len(r.cur.events) // once it is handed over the chunk is the dispatcher's
 	select {
 	case r.full <- r.cur:
 		// There is one more chunk than the dispatcher and the queue can hold, so one is free.
-		r.split = split
+		r.split = r.split || split
 		r.cur = <-r.free
 		r.waiting.Store(false)
 		return true

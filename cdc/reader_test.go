@@ -8,12 +8,12 @@ import (
 // testReader is a reader without a connection: messages go in by hand.
 func testReader(t *testing.T) *reader {
 	t.Helper()
-	known, err := newLayout(must(decodeRelation(relationBody())))
+	known, err := newLayout(must(decodeRelation(relationBody())), native(), typeMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &reader{
-		table: Table{"outbox", "events"}, watermark: newWatermark(1), relations: map[uint32]*layout{4711: known},
+		tables: []Mapping{*native()}, watermark: newWatermark(1), relations: map[uint32]*layout{4711: known},
 		cur: newChunk(), free: make(chan *chunk, chunkCount), full: make(chan *chunk, 1), wake: make(chan struct{}, 1),
 	}
 	for range chunkCount - 1 {

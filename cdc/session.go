@@ -24,9 +24,11 @@ type session struct {
 	owner     string
 	source    string
 	pid       uint32
+	version   int // of the server
 	watermark *watermark
 	reader    *reader
 	sink      Sink
+	backlog   *backlog // nil: the session streams
 }
 
 // runSession goes the whole way once: connect, check, wait for the slot, take it, stream.
@@ -40,7 +42,10 @@ func (s *Stream) runSession(ctx, hard context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.checkTable(ctx, db); err != nil {
+	if sv.types, err = s.checkTables(ctx, db); err != nil {
+		return err
+	}
+	if err := s.checkHistory(ctx, db); err != nil {
 		return err
 	}
 	if s.cfg.Ensure {
@@ -64,8 +69,11 @@ func (s *Stream) runSession(ctx, hard context.Context) error {
 		return err
 	}
 	err = ses.run(ctx, hard)
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return &incompleteStop{err}
+	case err == nil && ctx.Err() == nil:
+		return errAgain // the backlog is published
 	}
 	return err
 }
@@ -122,13 +130,17 @@ func (s *Stream) acquire(ctx context.Context, db *pgx.Conn, repl *pgconn.PgConn,
 	if err != nil {
 		return nil, err
 	}
+	binary := "binary 'true'" // cheaper, and it gives bytea as it is
+	if sv.types.text {
+		binary = "binary 'false'"
+	}
 	err = pglogrepl.StartReplication(qctx, repl, s.cfg.Slot, pglogrepl.LSN(rec.Confirmed), pglogrepl.StartReplicationOptions{
 		Mode: pglogrepl.LogicalReplication,
 		PluginArgs: []string{
 			"proto_version '1'",
 			"publication_names " + quoteOption(pgx.Identifier{s.cfg.Publication}.Sanitize()),
 			"messages 'true'", // counted in every position, so they must be there whether or not any is published
-			"binary 'true'",
+			binary,
 		},
 	})
 	var pg *pgconn.PgError
@@ -168,60 +180,6 @@ func (s *Stream) acquire(ctx context.Context, db *pgx.Conn, repl *pgconn.PgConn,
 	return s.newSession(db, hijacked, w, rec, owner, sv), nil
 }
 
-// record loads the slot's record and holds it against the server. A slot without one is adopted.
-func (s *Stream) record(ctx context.Context, db *pgx.Conn, id pglogrepl.IdentifySystemResult) (Record, error) {
-	row, found, err := s.loadSlot(ctx, db)
-	if err != nil {
-		return Record{}, err
-	}
-	if !found {
-		return Record{}, s.slotMissing()
-	}
-	rec, found, err := s.store.Load(ctx, db, s.cfg.Slot)
-	if err != nil {
-		return rec, s.serverError("read relay_state", err)
-	}
-	if found && rec.Phase == PhaseCreating {
-		return rec, &state.Error{State: state.SlotMissing,
-			Reason: fmt.Sprintf("slot %q was not made to its end", s.cfg.Slot),
-			Hint:   "relay migrate up (or relay run --ensure) drops it and makes it anew"}
-	}
-	if !found {
-		if !s.cfg.SkipBacklog {
-			rows, oldest, err := s.backlog(ctx, db)
-			if err != nil {
-				return rec, err
-			}
-			if rows > 0 {
-				return rec, s.backlogRefusal(rows, oldest, fmt.Sprintf("slot %q, made by somebody else, may not bring", s.cfg.Slot))
-			}
-		}
-		rec = Record{SystemIdentifier: id.SystemID, Timeline: id.Timeline, Incarnation: 1, Phase: PhaseStreaming, Confirmed: row.confirmed}
-		if err := s.store.Adopt(ctx, db, s.cfg.Slot, rec); err != nil {
-			return rec, s.serverError("adopt slot", err)
-		}
-		if s.listener.Adopted != nil {
-			s.listener.Adopted(rec.Confirmed)
-		}
-		return rec, nil
-	}
-	if rec.SystemIdentifier != id.SystemID {
-		return rec, &state.Error{State: state.HistoryChanged,
-			Reason: fmt.Sprintf("relay_state of slot %q is of server %s, this is server %s", s.cfg.Slot, rec.SystemIdentifier, id.SystemID),
-			Hint:   "the database was restored or upgraded into another server: positions before and after cannot be compared, and events may be missing between them. Nothing is streamed until that is repaired; keep the rows of the outbox table"}
-	}
-	if row.confirmed > rec.Confirmed {
-		return rec, s.slotRecreated(row.confirmed, rec.Confirmed)
-	}
-	return rec, nil
-}
-
-func (s *Stream) slotRecreated(slot, confirmed outbox.LSN) error {
-	return &state.Error{State: state.SlotRecreated,
-		Reason: fmt.Sprintf("slot %q stands at %s, the relay has confirmed %s: events committed between the two are not in the stream", s.cfg.Slot, slot, confirmed),
-		Hint:   "somebody moved the slot or dropped and made it anew. Rows written since are in the outbox table: keep them. Nothing is streamed until the gap is repaired"}
-}
-
 func quoteOption(s string) string {
 	out := make([]byte, 0, len(s)+2)
 	out = append(out, '\'')
@@ -245,8 +203,9 @@ func (s *Stream) newSession(db *pgx.Conn, hc *pgconn.HijackedConn, w *wire, rec 
 		interval = min(interval, sv.senderTimeout/3)
 	}
 	wm := newWatermark(rec.Confirmed)
+	source := SourceOf(rec.SystemIdentifier, sv.database, s.cfg.Slot)
 	r := &reader{
-		table: s.cfg.Table, conn: hc.Conn, frontend: hc.Frontend, wire: w, watermark: wm, interval: interval,
+		tables: s.cfg.mappings(), emitted: &messageDecoder{mappings: s.cfg.Messages, source: source}, types: sv.types, conn: hc.Conn, frontend: hc.Frontend, wire: w, watermark: wm, interval: interval,
 		incarnation: rec.Incarnation, relations: map[uint32]*layout{},
 		cur: newChunk(), free: make(chan *chunk, chunkCount), full: make(chan *chunk, 1), wake: make(chan struct{}, 1),
 		nextStatus: time.Now(),
@@ -256,16 +215,25 @@ func (s *Stream) newSession(db *pgx.Conn, hc *pgconn.HijackedConn, w *wire, rec 
 	}
 	r.flush.Store(uint64(rec.Confirmed))
 	r.lastHeard.Store(time.Now().UnixNano())
-	return &session{s: s, db: db, record: rec, owner: owner, pid: hc.PID, watermark: wm, reader: r,
-		source: SourceOf(rec.SystemIdentifier, sv.database, s.cfg.Slot)}
+	ses := &session{s: s, db: db, record: rec, owner: owner, pid: hc.PID, watermark: wm, reader: r,
+		source: source, version: sv.version}
+	if rec.Phase == PhaseBacklog {
+		ses.backlog = newBacklog(ses)
+		ses.watermark = ses.backlog.marks
+	}
+	return ses
 }
 
-// run streams until ctx ends (then it drains), hard ends, or something fails. All goroutines have ended and the
-// connection is closed when it returns.
+// run streams until ctx ends (then it drains), hard ends, or something fails; a backlog ends by itself too. All
+// goroutines have ended and the connection is closed when it returns.
 func (ses *session) run(ctx, hard context.Context) error {
 	s, r := ses.s, ses.reader
 	defer r.close()
-	sink, err := s.open(Session{Source: ses.source, Incarnation: ses.record.Incarnation, ResumeLSN: ses.record.Confirmed, Done: ses.watermark.Done})
+	to := Session{Source: ses.source, Incarnation: ses.record.Incarnation, ResumeLSN: ses.record.Confirmed, Done: ses.watermark.Done}
+	if ses.backlog != nil {
+		to.ResumeLSN = 0
+	}
+	sink, err := s.open(to)
 	if err != nil {
 		return fmt.Errorf("open sink: %w", err)
 	}
@@ -280,7 +248,7 @@ func (ses *session) run(ctx, hard context.Context) error {
 	ses.watermark.first = acked
 	streaming, sinkFinished := context.WithCancel(sctx)
 	defer sinkFinished()
-	ctl := &control{s: s, db: ses.db, owner: ses.owner, watermark: ses.watermark, reader: r, pid: ses.pid,
+	ctl := &control{s: s, db: ses.db, owner: ses.owner, watermark: ses.watermark, reader: r, pid: ses.pid, version: ses.version, lastTables: time.Now(),
 		confirmed: ses.record.Confirmed, streaming: streaming, firstAck: firstAck, lastConfirm: ses.noteConfirm}
 
 	type end struct {
@@ -290,11 +258,17 @@ func (ses *session) run(ctx, hard context.Context) error {
 	ends := make(chan end, 4)
 	start := func(who string, f func() error) { go func() { ends <- end{who, f()} }() }
 	r.wire.Attach(r)
-	start("reader", r.run)
-	start("dispatch", func() error { return r.dispatch(sctx, sink) })
 	start("sink", func() error { return sink.Run(sctx) })
-	start("control", func() error { return ctl.run(sctx) })
-	s.report(state.Status{State: state.Streaming})
+	if b := ses.backlog; b != nil {
+		start("reader", r.hold)
+		start("dispatch", func() error { return b.feed(sctx, ctx, sink) })
+		start("control", func() error { return b.settle(sctx, ctl) })
+	} else {
+		start("reader", r.run)
+		start("dispatch", func() error { return r.dispatch(sctx, sink) })
+		start("control", func() error { return ctl.run(sctx) })
+		s.report(state.Status{State: state.Streaming})
+	}
 
 	stopping, hardStop := ctx.Done(), hard.Done()
 	var failure error
@@ -321,7 +295,8 @@ func (ses *session) run(ctx, hard context.Context) error {
 			case failure != nil:
 			case e.err != nil:
 				fail(ses.explain(e.who, e.err))
-			case e.who == "dispatch" && draining:
+			case e.who == "dispatch" && (draining || ses.backlog != nil):
+				draining = true
 				sink.Drain()
 			case e.who == "sink" && draining:
 				sinkFinished()
@@ -349,13 +324,18 @@ func (ses *session) explain(who string, err error) error {
 	if state.Of(err) != nil || who == "sink" || who == "dispatch" {
 		return err
 	}
+	var unknown *unknownTypeError
+	if errors.As(err, &unknown) {
+		ses.s.needText()
+		return errAgain
+	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		switch pg.Code {
 		case "42704": // the walsender looks publications up while it streams
 			return &state.Error{State: state.PublicationMissing,
 				Reason: fmt.Sprintf("the stream broke off: %s (%s)", pg.Message, pg.Code),
-				Hint:   "the publication is missing at the point of the WAL where the stream stands; a slot that is older than its publication must be made anew"}
+				Hint:   "the publication is missing at the point of the WAL where the stream stands, and one made later does not help there. Make the publication, drop the slot, and run relay recover: it makes a new slot and publishes what is in between"}
 		case "55000":
 			return ses.s.slotLost(pg.Message)
 		}
@@ -379,7 +359,7 @@ func (ses *session) closed() {
 	ses.s.mu.Lock()
 	defer ses.s.mu.Unlock()
 	ses.addStats(&ses.s.stats)
-	ses.s.stats.PendingEvents, ses.s.stats.OldestPending = 0, time.Time{}
+	ses.s.stats.PendingEvents, ses.s.stats.OldestPending, ses.s.stats.BacklogLeft = 0, time.Time{}, 0
 	ses.s.stats.Connected, ses.s.session = false, nil
 }
 
@@ -398,4 +378,8 @@ func (ses *session) addStats(st *Stats) {
 	st.SkippedMessages += c.skipped.Load()
 	st.ReceivedLSN = max(st.ReceivedLSN, outbox.LSN(c.received.Load()))
 	st.PendingEvents, st.OldestPending = ses.watermark.Pending()
+	if b := ses.backlog; b != nil {
+		st.BacklogLeft = b.left.Load()
+		st.BacklogVanished += b.vanished.Load()
+	}
 }

@@ -29,7 +29,7 @@ type Sink interface {
 type Session struct {
 	Source      string     // short hash of system identifier, database and slot; 16 hexadecimal digits
 	Incarnation uint32     // incarnation of every position in this session
-	ResumeLSN   outbox.LSN // every event at or above it may be sent again
+	ResumeLSN   outbox.LSN // every event at or above it may be sent again; 0: they are listed ones, which have no LSN
 	// Done tells the stream that these events are acknowledged by the broker (or durably settled otherwise).
 	// Any order, any number; safe for concurrent use; does not block. The slice is not kept.
 	Done func(seqs []uint64)
@@ -52,4 +52,6 @@ type Stats struct {
 	LastConfirm          time.Time         // when ConfirmedLSN last rose; zero: not yet
 	PendingEvents        uint64            // received, not yet acknowledged
 	OldestPending        time.Time         // commit time of the oldest unacknowledged transaction; zero: none
+	BacklogLeft          uint64            // listed events that go before the stream and are not published yet
+	BacklogVanished      uint64            // of those, ever: the row was gone when its turn came
 }

@@ -35,7 +35,7 @@ func (s *Stream) Ensure(ctx context.Context) (Made, error) {
 	if err != nil {
 		return Made{}, err
 	}
-	if err := s.checkTable(ctx, conn); err != nil {
+	if _, err := s.checkTables(ctx, conn); err != nil {
 		return Made{}, err
 	}
 	return s.ensure(ctx, conn, sv)
@@ -61,6 +61,8 @@ func (s *Stream) ensure(ctx context.Context, conn *pgx.Conn, sv server) (made Ma
 	}
 	half := recFound && rec.Phase == PhaseCreating
 	switch {
+	case half && rec.Confirmed != 0:
+		return made, s.recoveryUnfinished()
 	case slotFound && !half:
 		return made, s.checkSlot(row, sv.database) // a record that it lacks is written by the session that adopts it
 	case recFound && !half:
@@ -73,7 +75,7 @@ func (s *Stream) ensure(ctx context.Context, conn *pgx.Conn, sv server) (made Ma
 			return made, s.serverError(fmt.Sprintf("drop half-made slot %q", s.cfg.Slot), err)
 		}
 	}
-	if err := s.createSlot(ctx, conn); err != nil {
+	if _, err := s.createSlot(ctx, conn, sv, Record{Incarnation: 1}, s.fillBacklog); err != nil {
 		return made, err
 	}
 	made.Slot = true
@@ -85,69 +87,95 @@ func (s *Stream) ensurePublication(ctx context.Context, conn *pgx.Conn, sv serve
 	if e := state.Of(err); e == nil || e.State != state.PublicationMissing {
 		return false, err
 	}
-	columns := ""
-	if sv.version >= 150000 {
-		columns = " (" + strings.Join(nativeColumnNames(), ", ") + ")"
+	var tables []string
+	for _, m := range s.cfg.mappings() {
+		tables = append(tables, m.published(sv.version))
 	}
-	_, err = conn.Exec(ctx, fmt.Sprintf(`create publication %s for table %s%s with (publish = 'insert', publish_via_partition_root = true)`,
-		pgx.Identifier{s.cfg.Publication}.Sanitize(), s.cfg.Table, columns))
+	_, err = conn.Exec(ctx, fmt.Sprintf(`create publication %s for table %s with (publish = 'insert', publish_via_partition_root = true)`,
+		pgx.Identifier{s.cfg.Publication}.Sanitize(), strings.Join(tables, ", ")))
 	if err != nil {
 		return false, s.serverError(fmt.Sprintf("create publication %q", s.cfg.Publication), err)
 	}
 	return true, s.checkPublication(ctx, conn, sv.version)
 }
 
-// createSlot makes the slot and decides, in the very snapshot at which it begins, whether rows are left out.
-func (s *Stream) createSlot(ctx context.Context, conn *pgx.Conn) error {
+// createSlot makes the slot. fill is given a transaction in the very snapshot at which the slot begins: what it sees
+// there the stream will not bring, and what it does not see the stream brings. It sets the phase; its commit is
+// what makes the slot count. Until then the record says creating, and nobody trusts the slot.
+func (s *Stream) createSlot(ctx context.Context, conn *pgx.Conn, sv server, rec Record, fill func(context.Context, DB, *Record) error) (Record, error) {
+	if s.cfg.Failover && sv.version < 170000 {
+		return rec, &state.Error{State: state.ConfigInvalid,
+			Reason: fmt.Sprintf("postgres.failover is set and the server is PostgreSQL %d", sv.version/10000),
+			Hint:   "failover slots exist from PostgreSQL 17 on; without them see the runbook for a failover in docs/recovery.md"}
+	}
 	repl, _, err := s.connectReplication(ctx)
 	if err != nil {
-		return err
+		return rec, err
 	}
 	defer closeConn(ctx, repl)
 	id, err := pglogrepl.IdentifySystem(ctx, repl)
 	if err != nil {
-		return s.serverError("identify system", err)
+		return rec, s.serverError("identify system", err)
 	}
-	rec := Record{SystemIdentifier: id.SystemID, Timeline: id.Timeline, Incarnation: 1, Phase: PhaseCreating}
-	if err := s.store.Put(ctx, conn, s.cfg.Slot, rec); err != nil {
-		return s.serverError("write relay_state", err)
+	if rec.Confirmed == 0 { // else the record says creating already, and what it says besides is still needed
+		rec.SystemIdentifier, rec.Timeline, rec.Phase = id.SystemID, id.Timeline, PhaseCreating
+		if err := s.store.Put(ctx, conn, s.cfg.Slot, rec); err != nil {
+			return rec, s.serverError("write relay_state", err)
+		}
 	}
 	made, err := s.waitForSlot(ctx, conn, repl)
 	if err != nil {
-		return err
+		return rec, err
 	}
-	rec.Phase = PhaseStreaming
+	rec.SystemIdentifier, rec.Timeline = id.SystemID, id.Timeline
 	if rec.Confirmed, err = outbox.ParseLSN(made.ConsistentPoint); err != nil {
-		return fmt.Errorf("create slot %q: %w", s.cfg.Slot, err)
+		return rec, fmt.Errorf("create slot %q: %w", s.cfg.Slot, err)
 	}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
-		return s.serverError("begin", err)
+		return rec, s.serverError("begin", err)
 	}
 	defer tx.Rollback(ctx)
 	if _, err := tx.Exec(ctx, `set transaction snapshot '`+strings.ReplaceAll(made.SnapshotName, "'", "''")+`'`); err != nil {
-		return s.serverError("take the slot's snapshot", err)
+		return rec, s.serverError("take the slot's snapshot", err)
 	}
-	if !s.cfg.SkipBacklog {
-		rows, oldest, err := s.backlog(ctx, tx)
-		if err == nil && rows > 0 {
-			err = s.backlogRefusal(rows, oldest, "are older than the slot")
+	if err := tx.QueryRow(ctx, `select pg_snapshot_xmin(pg_current_snapshot())::text::bigint`).Scan(&rec.SafeXID); err != nil {
+		return rec, s.serverError("read the slot's snapshot", err)
+	}
+	if err := fill(ctx, tx, &rec); err != nil {
+		_ = tx.Rollback(ctx)
+		if _, dropErr := conn.Exec(ctx, `select pg_drop_replication_slot($1)`, s.cfg.Slot); dropErr != nil {
+			return rec, errors.Join(err, s.serverError(fmt.Sprintf("drop slot %q", s.cfg.Slot), dropErr))
 		}
-		if err != nil {
-			_ = tx.Rollback(ctx)
-			if _, dropErr := conn.Exec(ctx, `select pg_drop_replication_slot($1)`, s.cfg.Slot); dropErr != nil {
-				return errors.Join(err, s.serverError(fmt.Sprintf("drop slot %q", s.cfg.Slot), dropErr))
-			}
-			return err
-		}
+		return rec, err
 	}
 	if err := s.store.Put(ctx, tx, s.cfg.Slot, rec); err != nil {
-		return s.serverError("write relay_state", err)
+		return rec, s.serverError("write relay_state", err)
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return s.serverError("write relay_state", err)
+		return rec, s.serverError("write relay_state", err)
 	}
-	return nil
+	return rec, nil
+}
+
+// fillBacklog decides what becomes of the rows that a new relay's slot does not bring.
+func (s *Stream) fillBacklog(ctx context.Context, tx DB, rec *Record) error {
+	rec.Phase = PhaseStreaming
+	// A list of that name is a dead slot's, whose record somebody has deleted.
+	if _, err := tx.Exec(ctx, `delete from outbox.backlog where slot = $1`, s.cfg.Slot); err != nil {
+		return s.serverError("clear backlog", err)
+	}
+	switch s.cfg.Backlog {
+	case BacklogSkip:
+		return nil
+	case BacklogPublish:
+		listed, err := s.list(ctx, tx, scope{all: true})
+		if listed > 0 {
+			rec.Phase = PhaseBacklog
+		}
+		return err
+	}
+	return s.refuseRows(ctx, tx, "are older than the slot", "say backlog: publish to publish them before everything else, or backlog: skip to leave them unpublished")
 }
 
 // waitForSlot creates the slot. The server waits for every transaction that is older; meanwhile the state says
@@ -159,7 +187,11 @@ func (s *Stream) waitForSlot(ctx context.Context, conn *pgx.Conn, repl *pgconn.P
 	}
 	done := make(chan result, 1)
 	go func() {
-		r, err := pglogrepl.CreateReplicationSlot(ctx, repl, s.cfg.Slot, "pgoutput", pglogrepl.CreateReplicationSlotOptions{SnapshotAction: "EXPORT_SNAPSHOT", Mode: pglogrepl.LogicalReplication})
+		command := "CREATE_REPLICATION_SLOT " + s.cfg.Slot + " LOGICAL pgoutput EXPORT_SNAPSHOT"
+		if s.cfg.Failover {
+			command = "CREATE_REPLICATION_SLOT " + s.cfg.Slot + " LOGICAL pgoutput (SNAPSHOT 'export', FAILOVER)"
+		}
+		r, err := pglogrepl.ParseCreateReplicationSlot(repl.Exec(ctx, command))
 		done <- result{r, err}
 	}()
 	tick := time.NewTicker(time.Second)

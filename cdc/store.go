@@ -34,6 +34,7 @@ type Record struct {
 	Incarnation      uint32     // how often the slot was made anew
 	Phase            Phase      // see the constants
 	Confirmed        outbox.LSN // what was promised never to be needed again
+	SafeXID          uint64     // every transaction below it is confirmed or what is left of it is listed; 0: not known
 }
 
 // Horizon relates transaction ids to the WAL: every transaction below XID that committed did so below LSN.
@@ -47,7 +48,8 @@ type Horizon struct {
 type Store interface {
 	// Load reads the record of a slot; found is false when there is none.
 	Load(ctx context.Context, db DB, slot string) (rec Record, found bool, err error)
-	// Put writes the whole record of a slot that is being made, whatever stood there; no owner.
+	// Put writes the whole record of a slot that is being made, whatever stood there; no owner, so that the writes
+	// of one that was there change nothing any more.
 	Put(ctx context.Context, db DB, slot string, rec Record) error
 	// Adopt writes the record of a slot that was found without one; a record that is there stays.
 	Adopt(ctx context.Context, db DB, slot string, rec Record) error
@@ -56,6 +58,11 @@ type Store interface {
 	// Confirm raises the confirmed LSN, and safe_xid when safeXID is not 0. It never lowers either.
 	// ErrNotOwner is returned when another owner has acquired the slot.
 	Confirm(ctx context.Context, db DB, slot, owner string, lsn outbox.LSN, safeXID uint64) error
+	// Hold makes sure that owner still has the slot, and keeps it so until the transaction db is over.
+	// ErrNotOwner is returned when another owner has acquired the slot.
+	Hold(ctx context.Context, db DB, slot, owner string) error
+	// EndBacklog says that nothing is left of the backlog: the phase is streaming. Errors are Hold's.
+	EndBacklog(ctx context.Context, db DB, slot, owner string) error
 	// Horizon takes the present horizon.
 	Horizon(ctx context.Context, db DB) (Horizon, error)
 }

@@ -20,6 +20,9 @@ type Listener struct {
 	State func(state.Status)
 	// Adopted is called when a slot was found that relay_state did not know.
 	Adopted func(confirmed outbox.LSN)
+	// BacklogDone is called when everything that goes before the stream is published: how many events that were
+	// in this session, and how many rows were gone when their turn came.
+	BacklogDone func(published, vanished uint64)
 	// TimelineChanged is called when the server was promoted since the slot was last served.
 	TimelineChanged func(from, to int32)
 }
@@ -31,12 +34,15 @@ type Stream struct {
 	open     Opener
 	listener Listener
 
+	gap knownGap // Run's own
+
 	// mu guards the fields below.
 	mu         sync.Mutex
 	stats      Stats
 	reconnects map[string]uint64
 	session    *session // the running one, nil between two
 	lastPID    uint32   // backend of the last session's walsender
+	text       bool     // a type came up that is not read in binary form
 }
 
 // NewStream checks cfg and returns a stream that has not started anything.
@@ -73,7 +79,7 @@ func (s *Stream) Run(ctx, hard context.Context) error {
 		if errors.Is(err, errAgain) {
 			continue
 		}
-		st := s.reportFailure(err)
+		st := s.reportFailure(s.withGap(ctx, err))
 		if time.Since(began) > 10*s.cfg.BackoffMax {
 			pause.Reset()
 		}
@@ -119,6 +125,13 @@ func (s *Stream) Stats() Stats {
 		s.session.addStats(&st)
 	}
 	return st
+}
+
+// needText makes every later session ask for text forms.
+func (s *Stream) needText() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text = true
 }
 
 // sleep waits for d; false when ctx ended first.

@@ -7,7 +7,9 @@
 // not at all. Several processes may call Up at the same moment.
 //
 //	outbox/00001_...sql   one folder a set; a set is a schema, for databases may hold the one and not the other
+//	ledger/00001_...sql   the delivery ledger: tables, rules, then the calls in the order of a delivery's life
 //	roles/relay.sql       rights of the roles, for psql: who may what is the operator's decision, so Up leaves it alone
+//	roles/ledger.sql      the same for the ledger's worker, operator and reader
 //
 // # Adding a file
 //
@@ -30,5 +32,12 @@
 //     file does.
 //   - The relay itself never migrates with its own role; that role may create nothing.
 //   - Defaults, constraints and functions call functions of schema outbox, which nobody may execute by default: a
-//     role that inserts into outbox.events needs EXECUTE on uuid_v7 and headers_valid too. roles/relay.sql grants it.
+//     role that inserts into outbox.events needs EXECUTE on uuid_v7, headers_valid and headers_fault too.
+//     roles/relay.sql grants it.
+//   - The ledger's functions run as their owner, so that nobody needs a right on the tables they write; the owner is
+//     not held to row security, so they test the tenant themselves, by session_user.
+//   - ledger.notification_dispatches has no CHECK constraints: each statement would parse and plan them anew, which
+//     took longer than the insert. The functions are its only writers, and the tests hold every row against the rules.
+//   - Queries of the ledger look rows up by LATERAL with LIMIT 1 and by subqueries: a plan kept from when an event had
+//     few recipients must not read a million of them later.
 package migrations

@@ -85,11 +85,17 @@ func printed(tb testing.TB) string {
 	return b.String()
 }
 
-// fingerprint describes everything in schema outbox except the version table: columns, constraints, indexes,
-// functions, rights and comments, one a line.
+// fingerprint describes everything in schema outbox, see fingerprintOf.
 func fingerprint(tb testing.TB, conn *pgx.Conn) string {
 	tb.Helper()
-	const sql = `
+	return fingerprintOf(tb, conn, "outbox")
+}
+
+// fingerprintOf describes everything in a schema except the version table: columns, constraints, indexes, functions,
+// rights and comments, one a line.
+func fingerprintOf(tb testing.TB, conn *pgx.Conn, schema string) string {
+	tb.Helper()
+	sql := `
 WITH rel AS (
     SELECT c.* FROM pg_class c WHERE c.relnamespace = 'outbox'::regnamespace AND c.relname NOT LIKE 'migrations%'
 ), fact AS (
@@ -109,5 +115,6 @@ WITH rel AS (
     SELECT format('schema %s acl %s: %s', nspname, nspacl, obj_description(oid, 'pg_namespace')) FROM pg_namespace WHERE nspname = 'outbox'
 )
 SELECT string_agg(line, E'\n' ORDER BY line) FROM fact`
+	sql = strings.ReplaceAll(sql, "'outbox'", "'"+schema+"'")
 	return query1[string](tb, conn, sql)
 }

@@ -111,6 +111,11 @@ func TestRoles_relay(t *testing.T) {
 		"INSERT INTO outbox.relay_state (slot, system_identifier, timeline, incarnation, phase) VALUES ('relay', '7', 1, 1, 'creating')",
 		"UPDATE outbox.relay_state SET phase = 'streaming', confirmed_lsn = '0/1', owner = 'x'",
 		"DELETE FROM outbox.relay_state",
+		"INSERT INTO outbox.backlog (slot, ordinal, source_table, event_id) VALUES ('relay', 1, 'outbox.events', 'x')",
+		"UPDATE outbox.backlog SET ordinal = 2",
+		"DELETE FROM outbox.backlog",
+		"INSERT INTO outbox.recoveries (slot, actor, cause, scope, events, to_system_identifier, to_incarnation, to_lsn) VALUES ('relay', 'x', 'slot_lost', 'all', 0, '7', 2, '0/1')",
+		"SELECT count(*) FROM outbox.recoveries",
 	)
 	denied(t, conn,
 		"INSERT INTO outbox.events (event_key, aggregate_type, aggregate_id, event_type) VALUES ('k', 't', 'i', 'e')",
@@ -118,6 +123,8 @@ func TestRoles_relay(t *testing.T) {
 		"UPDATE outbox.events SET tenant = 'other'",
 		"DELETE FROM outbox.events",
 		"TRUNCATE outbox.relay_state",
+		"UPDATE outbox.recoveries SET actor = 'nobody'",
+		"DELETE FROM outbox.recoveries",
 		"CREATE TABLE outbox.mine (a int)",
 		"CREATE SCHEMA mine",
 		"CREATE PUBLICATION mine FOR TABLE outbox.events",
@@ -128,7 +135,8 @@ func TestRoles_relay(t *testing.T) {
 		denied(t, conn, "CREATE TABLE public.mine (a int)")
 	}
 	wantPrivileges := []string{
-		"CONNECT database", "SELECT events", "DELETE relay_state", "INSERT relay_state", "SELECT relay_state", "UPDATE relay_state", "USAGE schema outbox",
+		"DELETE backlog", "INSERT backlog", "SELECT backlog", "UPDATE backlog", "CONNECT database", "SELECT events",
+		"INSERT recoveries", "SELECT recoveries", "DELETE relay_state", "INSERT relay_state", "SELECT relay_state", "UPDATE relay_state", "USAGE schema outbox",
 	}
 	if diff := cmp.Diff(wantPrivileges, privileges(t, super, relay)); diff != "" {
 		t.Errorf("privileges (-want +got):\n%s", diff)
@@ -158,9 +166,9 @@ func TestRoles_application(t *testing.T) {
 	t.Parallel()
 	_, conn, _, app := withRoles(t)
 	want := []string{
-		"INSERT events.aggregate_id", "INSERT events.aggregate_type", "INSERT events.event_key", "INSERT events.event_type",
+		"EXECUTE emit", "INSERT events.aggregate_id", "INSERT events.aggregate_type", "INSERT events.event_key", "INSERT events.event_type",
 		"INSERT events.headers", "INSERT events.id", "INSERT events.occurred_at", "INSERT events.partition_key", "INSERT events.payload",
-		"INSERT events.payload_bytes", "INSERT events.tenant", "INSERT events.topic", "EXECUTE headers_valid", "EXECUTE publish",
+		"INSERT events.payload_bytes", "INSERT events.tenant", "INSERT events.topic", "EXECUTE headers_fault", "EXECUTE headers_valid", "EXECUTE publish",
 		"USAGE schema outbox", "EXECUTE uuid_v7",
 	}
 	if diff := cmp.Diff(want, privileges(t, conn, app)); diff != "" {
@@ -170,6 +178,7 @@ func TestRoles_application(t *testing.T) {
 	allowed(t, conn,
 		`SELECT outbox.publish(event_key => 'k', aggregate_type => 't', aggregate_id => 'i', event_type => 'e', payload => '{}', headers => '{"a": "b"}')`,
 		`INSERT INTO outbox.events (event_key, aggregate_type, aggregate_id, event_type, headers) VALUES ('k', 't', 'i', 'e', '{"a": "b"}')`,
+		`SELECT outbox.emit(event_key => 'k', aggregate_type => 't', aggregate_id => 'i', event_type => 'e', payload => '{}', headers => '{"a": "b"}')`,
 	)
 	denied(t, conn,
 		"SELECT count(*) FROM outbox.events",
@@ -178,6 +187,7 @@ func TestRoles_application(t *testing.T) {
 		"UPDATE outbox.events SET tenant = 'other'",
 		"DELETE FROM outbox.events",
 		"CREATE TABLE outbox.mine (a int)",
+		`SELECT outbox.emit_field('')`,
 		"INSERT INTO outbox.events (event_key, aggregate_type, aggregate_id, event_type, xact_id) VALUES ('k', 't', 'i', 'e', '1')",
 	)
 }
@@ -187,5 +197,5 @@ func TestRoles_others(t *testing.T) {
 	_, conn := migrated(t)
 	other := newRole(t, conn, "NOLOGIN")
 	exec1(t, conn, "SET SESSION AUTHORIZATION "+other)
-	denied(t, conn, "SELECT outbox.publish('k', 't', 'i', 'e')", "SELECT outbox.uuid_v7()", "SELECT 1 FROM outbox.events", "SELECT 1 FROM outbox.relay_state")
+	denied(t, conn, "SELECT outbox.publish('k', 't', 'i', 'e')", "SELECT outbox.emit('k', 't', 'i', 'e')", "SELECT outbox.uuid_v7()", "SELECT 1 FROM outbox.events", "SELECT 1 FROM outbox.relay_state")
 }

@@ -52,9 +52,10 @@ func TestSchema_namedConstraints(t *testing.T) {
 	got := query1[[]string](t, conn, `SELECT array_agg(conname::text ORDER BY conname) FROM pg_constraint
 WHERE conrelid IN ('outbox.events'::regclass, 'outbox.relay_state'::regclass) AND contype <> 'n'`)
 	want := []string{
-		"events_aggregate_id_length", "events_aggregate_type_length", "events_event_key_length",
-		"events_event_type_length", "events_headers_valid", "events_occurred_at_range", "events_partition_key_length",
-		"events_payload_single", "events_pkey", "events_tenant_length", "events_topic_valid",
+		"events_aggregate_id_length", "events_aggregate_type_characters", "events_aggregate_type_length",
+		"events_event_key_length", "events_event_key_one_line", "events_event_type_length", "events_event_type_one_line",
+		"events_headers_valid", "events_occurred_at_range", "events_partition_key_length", "events_payload_single",
+		"events_pkey", "events_tenant_length", "events_tenant_one_line", "events_topic_valid",
 		"relay_state_confirmed", "relay_state_phase_known", "relay_state_pkey",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -8,7 +8,7 @@ import (
 	"path"
 )
 
-//go:embed outbox/*.sql roles/*.sql
+//go:embed outbox/*.sql ledger/*.sql roles/*.sql
 var files embed.FS
 
 // Set is one series of SQL files, numbered from 1 without gaps. It brings one schema to its newest form and keeps
@@ -20,6 +20,9 @@ type Set struct {
 
 // Outbox is the set for the database that holds the events: schema outbox.
 func Outbox() Set { return Set{name: "outbox", grants: "roles/relay.sql"} }
+
+// Ledger is the set for the database that holds the deliveries, which may be another one: schema ledger.
+func Ledger() Set { return Set{name: "ledger", grants: "roles/ledger.sql"} }
 
 // String returns the set's name, which is also its schema's.
 func (s Set) String() string { return s.name }

@@ -21,16 +21,18 @@ type Problem string
 
 // The problems.
 const (
-	Empty     Problem = "is empty"
-	NoName    Problem = "holds an empty name"
-	TooLong   Problem = "is too long"
-	NotUTF8   Problem = "is not UTF-8"
-	HasNUL    Problem = "holds a NUL character"
-	NotJSON   Problem = "is not JSON"
-	Exclusive Problem = "excludes the other payload"
-	BadName   Problem = "is not an allowed name"
-	Reserved  Problem = "is a name that the relay uses itself"
-	BadYear   Problem = "is outside the years 1 to 9999"
+	Empty        Problem = "is empty"
+	NoName       Problem = "holds an empty name"
+	TooLong      Problem = "is too long"
+	NotUTF8      Problem = "is not UTF-8"
+	HasNUL       Problem = "holds a NUL character"
+	HasLineBreak Problem = "holds a carriage return or line feed" // of a header: its value; a name is a BadName
+	BadCharacter Problem = "holds a character other than a-z, A-Z, 0-9, '.', '_' and '-'"
+	NotJSON      Problem = "is not JSON"
+	Exclusive    Problem = "excludes the other payload"
+	BadName      Problem = "is not an allowed name"
+	Reserved     Problem = "is a name that the relay uses itself"
+	BadYear      Problem = "is outside the years 1 to 9999"
 )
 
 // FieldError says what is wrong with one field of an Event. It holds no value, so it may be logged.

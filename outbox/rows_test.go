@@ -69,16 +69,19 @@ func awkward() (events []outbox.Event, rows []stored) {
 		e.PayloadBytes, row.PayloadBytes = []byte(b), ptr(text)
 		add(e, row)
 	}
-	for _, s := range []string{`NULL`, `null`, `{}`, `"`, `\`, `a","b`, `\"}`, " ", "\r\n", "'", `$1`, "é😀", "?"} {
+	for _, s := range []string{`NULL`, `null`, `{}`, `"`, `\`, `a","b`, `\"}`, " ", "\t", "'", `$1`, "é😀", "?"} {
 		e, row := event, plain
-		e.Tenant, e.EventKey, e.AggregateType, e.AggregateID, e.EventType, e.PartitionKey = s, s, s, s, s, s
-		row.Tenant, row.EventKey, row.AggregateType, row.AggregateID, row.EventType, row.PartitionKey = s, s, s, s, s, ptr(s)
-		e.Topic, row.Topic = "NULL", ptr("NULL")
+		e.Tenant, e.EventKey, e.AggregateID, e.EventType, e.PartitionKey = s, s, s, s, s
+		row.Tenant, row.EventKey, row.AggregateID, row.EventType, row.PartitionKey = s, s, s, s, ptr(s)
+		e.AggregateType, row.AggregateType, e.Topic, row.Topic = "NULL", "NULL", "NULL", ptr("NULL")
 		add(e, row)
 	}
 	e, row := event, plain
-	e.Headers = map[string]string{"traceparent": "00-01", `a"\`: "\r\n<&>\u2028", "empty": ""}
-	row.Headers = ptr(`{"a\"\\": "\r\n<&>` + "\u2028" + `", "empty": "", "traceparent": "00-01"}`)
+	e.AggregateID, row.AggregateID, e.PartitionKey, row.PartitionKey = "\r\n", "\r\n", "\r\n", ptr("\r\n")
+	add(e, row)
+	e, row = event, plain
+	e.Headers = map[string]string{"traceparent": "00-01", `a"\`: "\t<&>\u2028", "empty": ""}
+	row.Headers = ptr(`{"a\"\\": "\t<&>` + "\u2028" + `", "empty": "", "traceparent": "00-01"}`)
 	add(e, row)
 	e, row = event, plain
 	e.OccurredAt, row.OccurredAt = time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC), "0001-01-01 00:00:00.000001"

@@ -27,10 +27,13 @@ const (
 func (e Event) Validate() error {
 	var c checker
 	c.text("tenant", e.Tenant, 0, maxTenant)
+	c.oneLine("tenant", "", e.Tenant)
 	c.text("event_key", e.EventKey, 1, maxEventKey)
-	c.text("aggregate_type", e.AggregateType, 1, maxAggregateType)
+	c.oneLine("event_key", "", e.EventKey)
+	c.aggregateType(e.AggregateType)
 	c.text("aggregate_id", e.AggregateID, 1, maxAggregateID)
 	c.text("event_type", e.EventType, 1, maxEventType)
+	c.oneLine("event_type", "", e.EventType)
 	c.text("partition_key", e.PartitionKey, 0, maxPartitionKey)
 	c.topic(e.Topic)
 	c.payload(e.Payload)
@@ -52,6 +55,10 @@ func (c *checker) add(e *FieldError) { c.errs = append(c.errs, e) }
 // text checks a string that must have min to max characters.
 func (c *checker) text(field, s string, min, max int) {
 	c.characters(field, "", s)
+	c.length(field, s, min, max)
+}
+
+func (c *checker) length(field, s string, min, max int) {
 	switch n := utf8.RuneCountInString(s); {
 	case n < min:
 		c.add(&FieldError{Field: field, Problem: Empty, Length: n, Limit: max, Unit: "characters"})
@@ -67,6 +74,21 @@ func (c *checker) characters(field, header, s string) {
 	}
 	if strings.IndexByte(s, 0) >= 0 {
 		c.add(&FieldError{Field: field, Header: header, Problem: HasNUL})
+	}
+}
+
+// oneLine checks what becomes a header of the record: a line break would make one header look like two elsewhere.
+func (c *checker) oneLine(field, header, s string) {
+	if strings.ContainsAny(s, "\r\n") {
+		c.add(&FieldError{Field: field, Header: header, Problem: HasLineBreak})
+	}
+}
+
+// aggregateType allows what may stand in a topic's name, into which the default route puts it.
+func (c *checker) aggregateType(s string) {
+	c.length("aggregate_type", s, 1, maxAggregateType)
+	if strings.ContainsFunc(s, notInTopic) {
+		c.add(&FieldError{Field: "aggregate_type", Problem: BadCharacter})
 	}
 }
 
@@ -116,6 +138,7 @@ func (c *checker) headers(h map[string]string) {
 		}
 		c.characters("headers", short, name)
 		c.characters("headers", short, value)
+		c.oneLine("headers", short, value)
 	}
 	if total > maxHeaders {
 		c.add(&FieldError{Field: "headers", Problem: TooLong, Length: total, Limit: maxHeaders, Unit: "bytes"})

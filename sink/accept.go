@@ -36,7 +36,7 @@ func (s *Sink) Accept(ctx context.Context, firstSeq uint64, events []outbox.Comm
 	}
 	defer func() {
 		s.flush()
-		s.rec.event, s.rec.key, s.rec.user = nil, nil, nil
+		s.rec.event, s.rec.key, s.rec.value, s.rec.user = nil, nil, nil, nil
 	}()
 	now := time.Now()
 	for i := range events {
@@ -63,10 +63,13 @@ func (s *Sink) acceptOne(ctx context.Context, seq uint64, e *outbox.Committed, n
 			hint:   "raise the relay's record limit and the topic's max.message.bytes, or publish a smaller event",
 		})
 	}
+	p, reason := s.routes[e.Route].partitionOf(e, s.rec.key, len(t.lanes))
+	if reason != "" {
+		return s.stopAt(ctx, &poisonError{eventID: string(e.ID), topic: t.name, reason: reason, hint: "write a number that is there, or leave the column NULL"})
+	}
 	if err := s.reserve(ctx, s.rec.size(maxBatchRecords)); err != nil {
 		return err
 	}
-	p := partitionOf(s.rec.key, len(t.lanes))
 	l := t.lanes[p]
 	if l == nil {
 		if l, err = s.startLane(ctx, t, p); err != nil {
@@ -95,8 +98,14 @@ func (s *Sink) flush() {
 func (s *Sink) encode(e *outbox.Committed) *poisonError {
 	reason := ""
 	r := &s.rec
-	r.event, r.key = e, e.Key()
+	if e.Route < 0 || e.Route >= len(s.routes) {
+		return &poisonError{eventID: string(e.ID), reason: "there is no route for it", hint: "see the relay's tables and messages"}
+	}
+	rt := s.routes[e.Route]
+	r.event, r.key, r.value, r.timed, r.since, r.wide = e, rt.keyOf(e), e.Payload, false, 0, 0
 	switch {
+	case e.Unreadable != "":
+		reason = e.Unreadable
 	case len(e.ID) == 0:
 		reason = "it has no ID"
 	case len(r.key) == 0:
@@ -113,6 +122,11 @@ func (s *Sink) encode(e *outbox.Committed) *poisonError {
 	if e.OccurredAt != nil {
 		s.when = appendOccurred(s.when[:0], e.OccurredAt)
 		r.occurredAt = s.when
+	}
+	if !rt.plain {
+		if reason := s.apply(rt, e); reason != "" {
+			return &poisonError{eventID: string(e.ID), reason: reason, hint: "an event like this must be refused where it is written"}
+		}
 	}
 	r.measure()
 	return nil

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 // Limits that no setting moves.
 const (
 	maxBatchRecords = 5000 // more gains nothing and makes a resend long
-	maxTopicTypes   = 4096 // aggregate types whose topic is remembered
+	maxTopicValues  = 4096 // values, of each route, whose topic is remembered
 )
 
 // Config holds the settings of a Sink. Start from DefaultConfig.
@@ -21,6 +23,10 @@ type Config struct {
 	// Topics lists what an event's topic column may name. Default: none, so that an event with an explicit
 	// topic halts the stream.
 	Topics []string
+
+	// Routes say what record an event becomes, each for the events that have its index in Committed.Route. Default:
+	// one, of Route and Topics.
+	Routes []Route
 
 	// WindowBytes bounds the encoded records that are accepted and not yet acknowledged, over all lanes.
 	// Accept blocks beyond it; a single larger record passes when nothing else is in flight. Default 16 MiB,
@@ -47,6 +53,23 @@ type Config struct {
 	// PartitionsEvery is how often a topic's partition count is read again. A new count is taken only when
 	// nothing of the topic is in flight. Default 30 s.
 	PartitionsEvery time.Duration
+
+	// ResumeLSN is where the stream was resumed: the events that may have been published before are those not
+	// below it. 0: any may have been.
+	ResumeLSN outbox.LSN
+
+	// NoResumeCheck leaves out looking, before a partition is first produced to, for what an earlier session has
+	// published there. That takes the right to read the topics; without it, whatever was acknowledged and not
+	// confirmed when a session ended is there twice. Default false.
+	NoResumeCheck bool
+
+	// CreateTopics makes a topic that an event goes to and that does not exist, with the brokers' defaults, rather
+	// than wait for somebody who does. Default false.
+	CreateTopics bool
+
+	// Notice is told what is worth knowing about the settings of a topic, from one goroutine, as a sentence
+	// whose subject is the topic. Nil: topics are not inspected.
+	Notice func(topic, finding string)
 
 	// Observe is called after each acknowledged batch, from the lanes' goroutines, so at the same time from
 	// several. It must not block. Nil: nobody watches.
@@ -82,13 +105,8 @@ func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	if err := checkRoute(c.Route); err != nil {
+	if _, err := c.routings(); err != nil {
 		errs = append(errs, err)
-	}
-	for _, t := range c.Topics {
-		if reason := checkTopic(t); reason != "" {
-			bad("topic %q: %s", t, reason)
-		}
 	}
 	if c.WindowBytes < 64<<10 {
 		bad("window of %d bytes: want at least 65536", c.WindowBytes)
@@ -104,4 +122,21 @@ func (c Config) Validate() error {
 			c.Recheck, c.UnreachableAfter, c.PartitionsEvery)
 	}
 	return errors.Join(errs...)
+}
+
+// routings makes the routes ready.
+func (c Config) routings() ([]*routing, error) {
+	routes := c.Routes
+	if len(routes) == 0 {
+		routes = []Route{{Topic: c.Route, Topics: c.Topics}}
+	}
+	out := make([]*routing, len(routes))
+	var errs []error
+	for i, r := range routes {
+		var err error
+		if out[i], err = newRouting(r); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return out, errors.Join(errs...)
 }

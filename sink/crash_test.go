@@ -158,7 +158,7 @@ func TestTopic_TooSmall(t *testing.T) {
 	for i := range 30 {
 		events = append(events, to(topic, event(i, "k", fmt.Sprint(i))))
 	}
-	events[20].Payload = []byte(strings.Repeat("x", 3000))
+	events[20].Payload = []byte(noise(3000))
 	s.accept(events...)
 	status := s.board.await(t, state.Halted)
 	if !strings.Contains(status.Reason, `"id-20"`) {

@@ -1,14 +1,15 @@
 // Package sink takes committed events and publishes each one to its Kafka topic, in commit order per key, without
-// loss, and without a duplicate as long as the process lives.
+// loss, and without a duplicate, also after the process was killed.
 //
 // # Guarantee
 //
 // An event is reported done once every in-sync replica of its partition has its record. Records of one partition
 // stand in the order in which Accept was given their events. A fault that ends no session (a broker restart, a
 // lost answer, a moved leader, a cut connection) adds no duplicate and changes no order: batches are idempotent.
-// After a session that ended, the next one is given the unacknowledged events again, and those that had arrived
-// after all are there twice. What an earlier owner of the slot still has under way cannot land behind what this
-// session writes.
+// After a session that ended, the next one is given the unconfirmed events again. Those that had arrived are found in
+// the topic and not published again, as long as what was published last is retained there, and routing and partition
+// count are unchanged; otherwise they are there twice, counted, and none is lost. What an earlier owner of the slot
+// still has under way cannot land behind what this session writes.
 //
 // # The way of an event
 //
@@ -21,16 +22,18 @@
 // meanwhile fills the next: an idle lane sends at once, a busy one sends full batches, and there is no linger to
 // set. Accept blocks when Config.WindowBytes are accepted and not acknowledged.
 //
-// A topic comes from the event's topic column, if Config.Topics allows it, else from Config.Route. The partition
-// is the one that Java's default partitioner gives to the key. A changed partition count is taken when everything
+// What record an event becomes is its Route's to say. A topic comes from the event's topic column, if the route's
+// Topics allow it, else from its template or regular expression. The partition is the one that Java's default
+// partitioner gives to the key, unless a column names it. A changed partition count is taken when everything
 // of the topic is acknowledged, so that no key has records under way in two partitions. It only grows: a topic
 // deleted and made again with fewer partitions is topic_missing for the missing ones until the next session.
 //
-// A record's value is the payload column's own bytes; NULL is a tombstone, the empty value is not. Its timestamp
-// is when its batch was first sent, never the event's time, which brokers would hold against retention. Its
-// headers are, in this order, id, event_key, event_type, aggregate_type, occurred_at, tenant, relay_position and
-// those of the headers column; NULL makes no header, nor does an empty tenant. occurred_at is RFC 3339 in UTC;
-// infinity and other forms pass as they are.
+// A record's value is the payload column's own bytes; NULL is a tombstone, the empty value is not. An envelope is
+// written round these bytes and leaves them as they are. A record's timestamp is when its batch was first sent, not the
+// event's time, which brokers would hold against retention; a route may ask for the time of a column all the same, and
+// such records have batches of their own. Its headers are, in this order, id, event_key, event_type, aggregate_type,
+// occurred_at, tenant, relay_position, those of the headers column, and what the route places; NULL makes no header,
+// nor does an empty tenant. occurred_at is RFC 3339 in UTC; infinity and other forms pass as they are.
 //
 // # Who owns the partition
 //
@@ -52,6 +55,35 @@
 // forgets an owner that sends. If it has forgotten one that was silent for a week, the answer is
 // INVALID_PRODUCER_ID_MAPPING before anything was sent, and the session begins anew.
 //
+// # What an earlier session has published
+//
+// After the fence of a partition, and before its first batch, comes the resume check. The log up to our marker is
+// final, so what it says stays true.
+//
+//  1. Read backwards from the marker, in growing windows, to our last live record: one whose relay_position has our
+//     source and that is no replay. W is its position. If there is none, or W is below Config.ResumeLSN, nothing
+//     can come twice.
+//  2. Find, backwards in growing strides and then by halving, a place in the log before which our records are below
+//     that LSN and behind which they are not. A backlog, whose positions have no LSN, looks for the first ordinal
+//     that is left.
+//  3. Merge that run with the lane's events. A record below the event is stepped over. Same position, ID, key and
+//     value: the event is done. Anything else ends the check, as does an event above W.
+//
+// Once the check has ended every event of the lane is produced, published before or not. So an event is skipped only
+// if everything before it in the lane was, a repeated run is always carried to its end, and the last record of a key
+// is its newest, whatever compaction or retention have taken out of the log. An end other than at W is counted in
+// Stats.Undecided; so is a search that has read 64 MiB of a partition in steps 1 and 2 and does not know.
+//
+// An older copy of the database that is put back writes other events to positions that are published already. They
+// differ in ID or value, so they are produced.
+//
+// The check rests on these: events go in stream order per lane; a new partition count is taken only when nothing of
+// the topic is in flight; an event is settled only when every event of its lane before it is.
+//
+// Records are read one at a time out of batches that are decompressed as they are read, so memory does not depend on
+// what others write to the topic. A few lanes read at a time, and what lanes have read ahead when they wait for
+// events is kept up to 2 MiB in all, and read again beyond that.
+//
 // # What an error means
 //
 // verdictOf is the one place that decides; TestVerdict walks this table.
@@ -62,6 +94,7 @@
 //	transient  too few replicas                                  19                         the same
 //	transient  coordinator not ready, fence under way            14 15 16 48 51 55          the same
 //	missing    topic or partition does not exist                 3 100 103                  the same, up to 3 s apart; state topic_missing
+//	denied     certificates or credentials do not fit            TLS, files  the same as below
 //	denied     our principal may not                             29 30 31 33 34 53 54 58    again every Config.Recheck; state broker_denied
 //	poison     the record can never be taken                     10 17 18 32 87             split; alone: state halted, again every Config.Recheck
 //	success    duplicate of a batch whose answer was lost        46                         acknowledged
@@ -100,6 +133,10 @@
 //     tells the difference.
 //   - A Transport that is asked after CloseIdleConnections connects anew, and nobody would close that; the last
 //     user of a replaced one closes it again.
+//   - A batch is compressed when it is sealed, so the same bytes go out again, and the buffer is kept apart from the
+//     records: a batch that is refused is split from these.
+//   - kafka-go decompresses all of a fetched answer at once, and loses the error of a ListOffsets request that it
+//     has split. Both requests are written and read here, on its connections.
 //   - RawProduce with a used-up reader is a corrupt request, with a nil one it is a success without a record. Each
 //     try has a new reader.
 //
@@ -108,9 +145,12 @@
 // Why not kafka.Writer (2026-11): it sends the next batch after a failed one, lingers, cannot be idempotent, and
 // gives up. We use its package's transport and codec only.
 //
-// Why not one request for all partitions of a broker (2026-11): one lane a partition and a request each saturate
-// the machine up to some fifty partitions; beyond that connections cost more than they should. It would change
-// the lanes, not the rest.
+// Why not one request at a time for all partitions of a broker (2026-11): the slowest partition would set the pace
+// of all. A courier has a few requests under way, packs into the next what came meanwhile, and sends what was late
+// alone. With few partitions each batch has a request of its own, as before; five hundred need a dozen connections.
+//
+// Why not kafka-go's TLS and SASL (2026-11): it tells a refused password from a lost connection only sometimes, sets
+// no deadline for the exchange, and its SCRAM is another dependency. The door is two hundred lines.
 //
 // Why not a contiguous buffer a batch (2026-11): growing it copies, and sizing it for the largest batch costs a
 // megabyte for every quiet partition. A batch is chunks of whole records.

@@ -159,7 +159,7 @@ func TestFaults_TooLarge(t *testing.T) {
 	cfg := testConfig("small", "other")
 	s := start(t, cfg, sink.NewKafka(kafkaConfig(f.Brokers()), source))
 
-	big := to("small", event(4, "k", strings.Repeat("x", 20000)))
+	big := to("small", event(4, "k", "xxxx"+noise(20000)))
 	s.accept(
 		to("small", event(1, "k", "1")), to("small", event(2, "k", "2")), to("small", event(3, "k", "3")),
 		big, to("small", event(5, "k", "5")), to("other", event(6, "k", "6")),

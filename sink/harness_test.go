@@ -2,8 +2,10 @@ package sink_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"strings"
@@ -41,6 +43,12 @@ type session struct {
 
 // start runs a sink over pub. At cleanup it is stopped and its goroutines are gone.
 func start(t testing.TB, cfg sink.Config, pub sink.Publisher) *session {
+	t.Helper()
+	return startAs(t, cfg, pub, source)
+}
+
+// startAs is start for the slot of another source.
+func startAs(t testing.TB, cfg sink.Config, pub sink.Publisher, source string) *session {
 	t.Helper()
 	s := &session{t: t, board: &board{raised: map[string]state.Status{}}, result: make(chan error, 1), acked: map[uint64]int{}, next: 1}
 	s.Sink = sink.New(cfg, pub, source, func(seqs []uint64) {
@@ -215,6 +223,14 @@ func event(n int, key, payload string) outbox.Committed {
 	}
 }
 
+// noise makes text that no compression makes much smaller.
+func noise(n int) string {
+	b := make([]byte, n/2)
+	rng := rand.NewChaCha8([32]byte{1})
+	rng.Read(b)
+	return hex.EncodeToString(b)
+}
+
 // to routes an event to a topic by its topic column.
 func to(topic string, e outbox.Committed) outbox.Committed {
 	e.Topic = []byte(topic)
@@ -271,3 +287,12 @@ func checkGoroutines(t testing.TB) {
 }
 
 var errTest = errors.New("test")
+
+// eventually waits for a condition.
+func eventually(t testing.TB, check func() bool, why string) {
+	t.Helper()
+	testenv.Eventually(t, within, func() (bool, string) { return check(), why })
+}
+
+// events1 is one event.
+func events1() []outbox.Committed { return []outbox.Committed{to("t", event(1, "k", "1"))} }

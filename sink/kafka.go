@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -13,8 +14,6 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
 	"github.com/segmentio/kafka-go/protocol/metadata"
-	"github.com/segmentio/kafka-go/protocol/produce"
-	"github.com/segmentio/kafka-go/protocol/rawproduce"
 )
 
 // KafkaConfig holds the settings of a Kafka. Start from DefaultKafkaConfig.
@@ -26,6 +25,20 @@ type KafkaConfig struct {
 	// RequestTimeout bounds each request, and with it how long a broker that vanished goes unnoticed. The
 	// broker is told half of it. Default 10 s, at least 1 s.
 	RequestTimeout time.Duration
+	// Compression of batches: none, lz4, zstd, snappy or gzip. Default lz4; "" is none.
+	Compression string
+	// NoFencing does without the transactional id, where the relay has no right to one. A relay that was paused
+	// while another took over may then still write what it has under way, behind newer events of the same key,
+	// and the resume check may miss it. Default false.
+	NoFencing bool
+	// NotIdempotent does without a producer identity altogether, for brokers that give none; it implies
+	// NoFencing. Then a batch whose answer was lost is there twice when it is sent again, and a late one may land
+	// behind newer events of its keys. Default false.
+	NotIdempotent bool
+	// TLS encrypts the connections; nil: they are in the clear. Its MinVersion is raised to TLS 1.2.
+	TLS *tls.Config
+	// SASL authenticates each connection; nil: nobody asks.
+	SASL *SASL
 	// FenceEvery is how often the owner uses its transactional id although nothing asks for it, so that the
 	// brokers do not forget it (transactional.id.expiration.ms, 7 days). Default 24 h.
 	FenceEvery time.Duration
@@ -33,7 +46,7 @@ type KafkaConfig struct {
 
 // DefaultKafkaConfig returns the settings that serve most; Brokers is left to fill in.
 func DefaultKafkaConfig() KafkaConfig {
-	return KafkaConfig{ClientID: "relay", RequestTimeout: 10 * time.Second, FenceEvery: 24 * time.Hour}
+	return KafkaConfig{ClientID: "relay", RequestTimeout: 10 * time.Second, FenceEvery: 24 * time.Hour, Compression: "lz4"}
 }
 
 // Validate returns every problem of the settings, joined, or nil.
@@ -53,6 +66,12 @@ func (c KafkaConfig) Validate() error {
 	if c.FenceEvery <= 0 {
 		errs = append(errs, fmt.Errorf("fence every %v: want more than 0", c.FenceEvery))
 	}
+	if _, err := newPacker(c.Compression); err != nil {
+		errs = append(errs, err)
+	}
+	if c.SASL != nil {
+		errs = append(errs, c.SASL.validate())
+	}
 	return errors.Join(errs...)
 }
 
@@ -71,10 +90,15 @@ type Kafka struct {
 	epoch    int16
 
 	fences   fencer
+	reading  *readRoom
 	fencedAt atomic.Int64 // Unix nanoseconds of the last fence
 
-	mu         sync.Mutex // guards partitions
+	packer    *packer
+	throttled atomic.Int64 // nanoseconds that brokers asked us to wait
+
+	mu         sync.Mutex // guards the fields below
 	partitions map[partitionKey]*partition
+	couriers   map[int32]*courier // by broker
 }
 
 type partitionKey struct {
@@ -85,6 +109,7 @@ type partitionKey struct {
 // partition is what this session knows of one. Its lane alone uses it.
 type partition struct {
 	fenced bool
+	late   bool  // its last answer was
 	next   int32 // sequence number of the next record
 }
 
@@ -93,19 +118,30 @@ type partition struct {
 func NewKafka(cfg KafkaConfig, source string) *Kafka {
 	k := &Kafka{
 		cfg: cfg, id: "relay-" + source, net: newNetwork(cfg),
-		partitions: map[partitionKey]*partition{},
+		partitions: map[partitionKey]*partition{}, couriers: map[int32]*courier{}, reading: newReadRoom(),
 	}
+	k.packer, _ = newPacker(cfg.Compression) // cfg is valid
 	k.fences.kafka = k
 	return k
 }
 
 // Open takes a new epoch of the producer identity: everything that an earlier owner still has under way is
-// refused by each partition from its fence on.
+// refused by each partition from its fence on. Without fencing it takes an identity that nobody else has, without
+// idempotence none.
 func (k *Kafka) Open(ctx context.Context) error {
-	res, err := request[*initproducerid.Response](ctx, k, &initproducerid.Request{
+	if k.cfg.NotIdempotent {
+		k.producer, k.epoch = -1, -1
+		_, err := request[*metadata.Response](ctx, k, &metadata.Request{TopicNames: []string{}})
+		return err
+	}
+	var take protocol.Message = &initproducerid.Request{
 		TransactionalID: k.id, TransactionTimeoutMs: int32(transactionTimeout.Milliseconds()),
 		ProducerID: -1, ProducerEpoch: -1,
-	})
+	}
+	if !k.fencing() {
+		take = &plainIdentity{clientID: k.cfg.ClientID}
+	}
+	res, err := request[*initproducerid.Response](ctx, k, take)
 	if err == nil && res.ErrorCode != 0 {
 		err = kafka.Error(res.ErrorCode)
 	}
@@ -120,21 +156,30 @@ func (k *Kafka) Open(ctx context.Context) error {
 // Partitions returns how many partitions the topic has.
 func (k *Kafka) Partitions(ctx context.Context, topic string) (int, error) {
 	k.net.follow(topic)
-	res, err := request[*metadata.Response](ctx, k, &metadata.Request{TopicNames: []string{topic}})
+	t, err := k.topic(ctx, topic)
 	if err != nil {
 		return 0, err
+	}
+	return len(t.Partitions), nil
+}
+
+// topic returns what is known of a topic; it has a partition.
+func (k *Kafka) topic(ctx context.Context, name string) (*metadata.ResponseTopic, error) {
+	res, err := request[*metadata.Response](ctx, k, &metadata.Request{TopicNames: []string{name}})
+	if err != nil {
+		return nil, err
 	}
 	for i := range res.Topics {
 		t := &res.Topics[i]
 		switch {
-		case t.Name != topic:
+		case t.Name != name:
 		case t.ErrorCode != 0:
-			return 0, k.failed(kafka.Error(t.ErrorCode))
+			return nil, k.failed(kafka.Error(t.ErrorCode))
 		case len(t.Partitions) > 0:
-			return len(t.Partitions), nil
+			return t, nil
 		}
 	}
-	return 0, k.failed(kafka.UnknownTopicOrPartition)
+	return nil, k.failed(kafka.UnknownTopicOrPartition)
 }
 
 // Send makes one try to append the batch, after fencing its partition if that has not been done.
@@ -145,57 +190,108 @@ func (k *Kafka) Send(ctx context.Context, b *Batch) error {
 		if k.fenceIsDue() {
 			p.fenced = false
 		}
-		if !p.fenced {
-			if err := k.fences.fence(ctx, key); err != nil {
-				return err
-			}
-			p.fenced = true
+		if err := k.fence(ctx, key, p); err != nil {
+			return err
 		}
-		b.seal(k.producer, k.epoch, p.next)
+		k.packer.pack(b)
+		sequence := p.next
+		if k.cfg.NotIdempotent {
+			sequence = -1
+		}
+		b.seal(k.producer, k.epoch, sequence)
 	}
-	err := k.produce(ctx, b)
+	err := k.produce(ctx, b, p)
 	v := verdictOf(err, b.open)
 	b.open = b.open || v.open
-	if v.class != success {
+	switch v.class {
+	case success:
+		k.packer.unpack(b)
+	case poison: // it may be split, from the records as they were
+		k.packer.unpack(b)
+		return err
+	default:
 		return err
 	}
 	p.next = int32((int64(p.next) + int64(b.Len())) & 0x7fffffff)
 	return nil
 }
 
-func (k *Kafka) produce(ctx context.Context, b *Batch) error {
-	res, err := request[*produce.Response](ctx, k, &rawproduce.Request{
-		Acks:    -1,
-		Timeout: int32(k.cfg.RequestTimeout.Milliseconds() / 2),
-		Topics: []rawproduce.RequestTopic{{
-			Topic: b.Topic,
-			Partitions: []rawproduce.RequestPartition{{
-				Partition: b.Partition,
-				RecordSet: protocol.RawRecordSet{Reader: b.reader()},
-			}},
-		}},
-	})
-	if errors.Is(err, protocol.ErrNoTopic) {
-		// The view of the cluster lacks the topic, which is what a view that could not be read looks like too.
-		if _, err := k.Partitions(ctx, b.Topic); err != nil {
-			return err
-		}
-		return kafka.LeaderNotAvailable
+// fencing reports whether earlier owners are kept from writing.
+func (k *Kafka) fencing() bool { return !k.cfg.NoFencing && !k.cfg.NotIdempotent }
+
+// fence makes the partition's past final, unless that has been done.
+func (k *Kafka) fence(ctx context.Context, key partitionKey, p *partition) error {
+	if p.fenced || !k.fencing() {
+		return nil
 	}
+	if err := k.fences.fence(ctx, key); err != nil {
+		return err
+	}
+	p.fenced = true
+	return nil
+}
+
+// finalize, log and room implement resumer.
+func (k *Kafka) finalize(ctx context.Context, topic string, index int32) error {
+	key := partitionKey{topic, index}
+	return k.fence(ctx, key, k.partition(key))
+}
+
+func (k *Kafka) log(topic string, index int32) partitionLog {
+	return &kafkaLog{k, partitionKey{topic, index}}
+}
+
+func (k *Kafka) room() *readRoom { return k.reading }
+
+// produce sends a sealed batch to its partition's leader.
+func (k *Kafka) produce(ctx context.Context, b *Batch, p *partition) (err error) {
+	leader, err := k.leader(ctx, b.Topic, b.Partition)
 	if err != nil {
 		return err
 	}
-	for i := range res.Topics {
-		for j := range res.Topics[i].Partitions {
-			if p := &res.Topics[i].Partitions[j]; res.Topics[i].Topic == b.Topic && p.Partition == b.Partition {
-				if p.ErrorCode != 0 {
-					return k.failed(kafka.Error(p.ErrorCode))
-				}
-				return nil
-			}
+	err, p.late = k.courier(leader).send(ctx, b, p.late)
+	return err
+}
+
+// leader returns the broker that leads a partition, as far as is known.
+func (k *Kafka) leader(ctx context.Context, topic string, index int32) (int32, error) {
+	t, err := k.topic(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	for i := range t.Partitions {
+		switch p := &t.Partitions[i]; {
+		case p.PartitionIndex != index:
+		case p.LeaderID < 0:
+			return 0, k.failed(kafka.LeaderNotAvailable)
+		default:
+			return p.LeaderID, nil
 		}
 	}
-	return errors.New("the broker's answer does not mention the partition")
+	return 0, k.failed(kafka.UnknownTopicOrPartition)
+}
+
+func (k *Kafka) courier(broker int32) *courier {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := k.couriers[broker]
+	if c == nil {
+		c = &courier{kafka: k, broker: broker}
+		k.couriers[broker] = c
+	}
+	return c
+}
+
+// explain looks at an error of a request about a topic. A view of the cluster that could not be read looks like
+// one that lacks the topic.
+func (k *Kafka) explain(ctx context.Context, topic string, err error) error {
+	if !errors.Is(err, protocol.ErrNoTopic) {
+		return err
+	}
+	if _, err := k.Partitions(ctx, topic); err != nil {
+		return err
+	}
+	return kafka.LeaderNotAvailable
 }
 
 // Close drops every connection, requests under way included.
@@ -217,7 +313,7 @@ func (k *Kafka) partition(key partitionKey) *partition {
 func (k *Kafka) fenceIsDue() bool {
 	last := k.fencedAt.Load()
 	now := time.Now().UnixNano()
-	return now-last >= int64(k.cfg.FenceEvery) && k.fencedAt.CompareAndSwap(last, now)
+	return k.fencing() && now-last >= int64(k.cfg.FenceEvery) && k.fencedAt.CompareAndSwap(last, now)
 }
 
 // failed passes an error on; where it may come from an outdated view of the cluster it has that renewed.

@@ -186,7 +186,7 @@ func TestKafka_Resend(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 { // as if the answers had not come
-		if err := k.produce(t.Context(), b); err != nil {
+		if err := k.produce(t.Context(), b, &partition{}); err != nil {
 			t.Fatal(err)
 		}
 	}

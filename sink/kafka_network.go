@@ -50,6 +50,7 @@ var errNetworkClosed = errors.New("the connections to Kafka are closed")
 
 func newNetwork(cfg KafkaConfig) *network {
 	n := &network{cfg: cfg, addr: kafka.TCP(cfg.Brokers...)}
+	n.sockets.door = newDoor(cfg)
 	n.sockets.dialer = net.Dialer{Timeout: cfg.RequestTimeout / 2, KeepAlive: 15 * time.Second}
 	n.current = n.newTransport()
 	return n

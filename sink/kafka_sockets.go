@@ -10,6 +10,7 @@ import (
 // up waiting for a request when its context ends, but leaves it on the connection.
 type sockets struct {
 	dialer net.Dialer
+	door   door
 
 	mu     sync.Mutex // guards the fields below
 	open   map[*socket]struct{}
@@ -19,6 +20,7 @@ type sockets struct {
 
 type socket struct {
 	net.Conn
+	tcp net.Conn // under what encrypts it
 	all *sockets
 }
 
@@ -27,18 +29,32 @@ func (s *sockets) dial(ctx context.Context, network, address string) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
+	k := &socket{Conn: c, tcp: c, all: s}
+	if !s.add(k) {
+		c.Close()
+		return nil, errNetworkClosed
+	}
+	passed, err := s.door.pass(ctx, c, address)
+	if err != nil {
+		k.Close()
+		return nil, err
+	}
+	k.Conn = passed
+	return k, nil
+}
+
+// add reports false when no connection may be opened any more.
+func (s *sockets) add(k *socket) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		c.Close()
-		return nil, errNetworkClosed
+		return false
 	}
 	if s.open == nil {
 		s.open = map[*socket]struct{}{}
 	}
-	k := &socket{Conn: c, all: s}
 	s.open[k] = struct{}{}
-	return k, nil
+	return true
 }
 
 // Close closes the connection. kafka-go's goroutine of it does so as its last act.
@@ -67,7 +83,7 @@ func (s *sockets) close(ctx context.Context) error {
 		}
 	}
 	for k := range s.open {
-		k.Conn.Close()
+		k.tcp.Close()
 	}
 	empty := s.empty
 	s.mu.Unlock()

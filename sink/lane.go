@@ -16,6 +16,7 @@ type lane struct {
 	topic     *topic
 	partition int32
 	retry     *retrier
+	check     *resumption   // nil: it is over, everything is produced
 	wake      chan struct{} // holds one token: something has been queued
 
 	mu    sync.Mutex // guards the fields below
@@ -25,12 +26,14 @@ type lane struct {
 
 func newLane(s *Sink, t *topic, partition int32) *lane {
 	id := t.name + "-" + strconv.Itoa(int(partition))
-	return &lane{
+	l := &lane{
 		sink: s, topic: t, partition: partition,
 		retry: newRetrier(s, "sink/"+id, fmt.Sprintf("publish to topic %q partition %d", t.name, partition)),
 		wake:  make(chan struct{}, 1),
 		limit: s.cfg.BatchBytes - batchHeader,
 	}
+	l.check = newResumption(l)
+	return l
 }
 
 // add encodes the record into the last batch. first says that nothing else was queued, so that the lane may be
@@ -39,7 +42,7 @@ func (l *lane) add(r *record, seq uint64, committed time.Time) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := len(l.queue)
-	if n == 0 || l.queue[n-1].Len() >= maxBatchRecords || l.queue[n-1].size+r.size(maxBatchRecords) > l.limit {
+	if n == 0 || l.queue[n-1].Len() >= maxBatchRecords || l.queue[n-1].timed != r.timed || l.queue[n-1].size+r.size(maxBatchRecords) > l.limit {
 		l.queue = append(l.queue, l.sink.pool.batch(l.topic.name, l.partition))
 		n++
 	}
@@ -80,6 +83,15 @@ func (l *lane) run(ctx context.Context) error {
 				continue
 			case <-ctx.Done():
 				return context.Cause(ctx)
+			}
+		}
+		if l.check != nil {
+			rest, err := l.resume(ctx, b)
+			if err != nil {
+				return err
+			}
+			if b = rest; b == nil {
+				continue
 			}
 		}
 		if err := l.publish(ctx, b); err != nil {
@@ -140,11 +152,17 @@ func (l *lane) publishHalves(ctx context.Context, b *Batch) error {
 	l.mu.Lock()
 	l.limit = min(l.limit, max(b.size/2, chunk0))
 	l.mu.Unlock()
-	first, second := b.split(&l.sink.pool)
-	l.sink.backlogBytes.Add(int64(first.size + second.size - b.size))
-	l.sink.pool.put(b)
+	first, second := l.split(b, b.Len()/2)
 	if err := l.publish(ctx, first); err != nil {
 		return err
 	}
 	return l.publish(ctx, second)
+}
+
+// split cuts a batch in two before its n-th record.
+func (l *lane) split(b *Batch, n int) (first, second *Batch) {
+	first, second = b.split(&l.sink.pool, n)
+	l.sink.backlogBytes.Add(int64(first.size + second.size - b.size))
+	l.sink.pool.put(b)
+	return first, second
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"iter"
 	"math/bits"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox"
 )
@@ -13,6 +14,11 @@ import (
 type record struct {
 	event      *outbox.Committed
 	key        []byte
+	value      []byte // nil: null, a tombstone
+	timed      bool   // it has a time of its own
+	time       int64  // that time, in milliseconds
+	since      int64  // from the batch's base time on; set by the batch
+	wide       int    // bytes that since takes beyond one
 	source     string
 	occurredAt []byte
 	user       []header
@@ -35,8 +41,8 @@ const (
 // measure computes what size and appendTo need. Call it when every field is set.
 func (r *record) measure() {
 	e := r.event
-	n := 1 + 1 // attributes, timestamp delta 0: all records of a batch have its time
-	n += sizeBytes(r.key) + sizeNullable(e.Payload)
+	n := 1 + 1 // attributes, timestamp delta
+	n += sizeBytes(r.key) + sizeNullable(r.value)
 	n += sizeVarint(int64(r.headers()))
 	n += len(nameID) + sizeBytes(e.ID)
 	n += sizeHeader(nameEventKey, e.EventKey, e.EventKey != nil)
@@ -65,21 +71,28 @@ func (r *record) headers() int {
 
 // size returns the bytes of the record as the delta-th of its batch, its length field included.
 func (r *record) size(delta int32) int {
-	n := r.fixed + sizeVarint(int64(delta))
+	n := r.sizeBody(delta)
 	return sizeVarint(int64(n)) + n
+}
+
+func (r *record) sizeBody(delta int32) int {
+	return r.fixed + r.wide + sizeVarint(int64(delta))
 }
 
 // appendTo appends the record as the delta-th of its batch.
 func (r *record) appendTo(dst []byte, delta int32) []byte {
 	e := r.event
-	dst = binary.AppendVarint(dst, int64(r.fixed+sizeVarint(int64(delta))))
+	dst = binary.AppendVarint(dst, int64(r.sizeBody(delta)))
 	dst = append(dst, 0, 0)
+	if r.since != 0 {
+		dst = binary.AppendVarint(dst[:len(dst)-1], r.since)
+	}
 	dst = binary.AppendVarint(dst, int64(delta))
 	dst = appendBytes(dst, r.key)
-	if e.Payload == nil {
+	if r.value == nil {
 		dst = append(dst, 1) // length -1: null, a tombstone
 	} else {
-		dst = appendBytes(dst, e.Payload)
+		dst = appendBytes(dst, r.value)
 	}
 	dst = binary.AppendVarint(dst, int64(r.headers()))
 	dst = append(dst, nameID...)
@@ -135,6 +148,7 @@ func sizeVarint(v int64) int {
 type Record struct {
 	Key     []byte
 	Value   []byte // nil: null, a tombstone
+	Time    time.Time
 	headers []byte
 	n       int
 }
@@ -157,9 +171,10 @@ func (b *Batch) Records() iter.Seq[Record] {
 		for raw := range b.raw() {
 			d := decoder(raw)
 			d.varint() // length
-			d = d[2:]  // attributes, timestamp delta
+			d = d[1:]  // attributes
+			at := b.timeOf(d.varint())
 			d.varint() // offset delta
-			r := Record{Key: d.bytes(), Value: d.bytes(), n: int(d.varint())}
+			r := Record{Time: at, Key: d.bytes(), Value: d.bytes(), n: int(d.varint())}
 			r.headers = d
 			if !yield(r) {
 				return
@@ -185,26 +200,28 @@ func (b *Batch) raw() iter.Seq[[]byte] {
 
 // appendRaw appends an encoded record as the delta-th of another batch.
 func appendRaw(dst, raw []byte, delta int32) []byte {
-	n, rest := bodyRaw(raw)
+	n, since, rest := bodyRaw(raw)
 	dst = binary.AppendVarint(dst, int64(n+sizeVarint(int64(delta))))
-	dst = append(dst, 0, 0)
+	dst = append(dst, 0)
+	dst = binary.AppendVarint(dst, since)
 	dst = binary.AppendVarint(dst, int64(delta))
 	return append(dst, rest...)
 }
 
 func sizeRaw(raw []byte, delta int32) int {
-	n, _ := bodyRaw(raw)
+	n, _, _ := bodyRaw(raw)
 	n += sizeVarint(int64(delta))
 	return sizeVarint(int64(n)) + n
 }
 
-// bodyRaw returns what follows the offset delta, and the record's length without that delta.
-func bodyRaw(raw []byte) (n int, rest []byte) {
+// bodyRaw returns the timestamp delta and what follows the offset delta, and the record's length without that one.
+func bodyRaw(raw []byte) (n int, since int64, rest []byte) {
 	d := decoder(raw)
 	d.varint()
-	d = d[2:]
+	d = d[1:]
+	since = d.varint()
 	d.varint()
-	return 2 + len(d), d
+	return 1 + sizeVarint(since) + len(d), since, d
 }
 
 // decoder reads what this package has encoded itself, so it expects no mistakes.

@@ -181,7 +181,7 @@ func TestBatch_Split(t *testing.T) {
 			want = append(want, fieldsOf(r))
 		}
 		p := &pool{keep: 1 << 20}
-		first, second := b.split(p)
+		first, second := b.split(p, b.Len()/2)
 		if first.Len() != n/2 || first.Len()+second.Len() != n {
 			t.Fatalf("split %d into %d and %d", n, first.Len(), second.Len())
 		}

@@ -77,12 +77,16 @@ func (r *retrier) wait(ctx context.Context, v verdict, err error) error {
 	case missing:
 		// A broker that has just started may not know its topics yet.
 		if time.Since(r.failing) >= r.sink.cfg.UnreachableAfter {
-			r.raise(state.TopicMissing, err, "create the topic; the relay never creates one")
+			r.raise(state.TopicMissing, err, "create the topic, or let the relay do it: kafka.create_topics: true")
 		}
 		delay = r.slow.NextBackOff()
 	default:
 		if time.Since(r.failing) >= r.sink.cfg.UnreachableAfter {
-			r.raise(state.BrokerUnreachable, err, hintUnreachable(v.reason))
+			hint := hintUnreachable(v.reason)
+			if errors.As(err, new(*hangUpError)) {
+				hint = "check the user name and the password, then the brokers"
+			}
+			r.raise(state.BrokerUnreachable, err, hint)
 		}
 		delay = r.fast.NextBackOff()
 	}
@@ -137,7 +141,22 @@ func hintUnreachable(r reason) string {
 func hintDenied(err error) string {
 	var code kafka.Error
 	errors.As(err, &code)
+	if errors.As(err, new(*createError)) {
+		return "allow Create on the topic, or create it and leave kafka.create_topics out"
+	}
+	if errors.As(err, new(*readBackError)) && code == kafka.TopicAuthorizationFailed {
+		return "allow Read on the topic, or set kafka.resume_check: off and accept repeated events after each kill"
+	}
+	if hint := hintConnection(err); hint != "" {
+		return hint
+	}
 	switch code {
+	case kafka.SASLAuthenticationFailed:
+		return "check the user name and the password, and that the user has the mechanism"
+	case kafka.UnsupportedSASLMechanism:
+		return "the brokers do not offer this SASL mechanism; choose one that they do"
+	case kafka.IllegalSASLState:
+		return "the brokers want no SASL on this port, or want it first"
 	case kafka.TransactionalIDAuthorizationFailed:
 		return "allow Write and Describe on TransactionalId relay-* (prefixed)"
 	case kafka.ClusterAuthorizationFailed:

@@ -10,28 +10,14 @@ import (
 
 // route finds the event's topic, with its partition count fresh enough.
 func (s *Sink) route(ctx context.Context, e *outbox.Committed, now time.Time) (*topic, error) {
-	t := s.known(e)
+	rt := s.routes[e.Route]
+	t := rt.remembered(e)
 	if t == nil {
-		name, poison := s.topicName(e)
-		if poison != nil {
-			return nil, s.stopAt(ctx, poison)
+		var err error
+		if t, err = s.find(ctx, rt, e, now); err != nil {
+			return nil, err
 		}
-		if t = s.topics[name]; t == nil {
-			n, err := s.partitions(ctx, name)
-			if err != nil {
-				return nil, err
-			}
-			t = &topic{name: name, lanes: make([]*lane, n), checked: now}
-			s.topicsMu.Lock()
-			s.topics[name] = t
-			s.topicsMu.Unlock()
-		}
-		if e.Topic == nil {
-			if len(s.byType) >= maxTopicTypes {
-				clear(s.byType)
-			}
-			s.byType[string(e.AggregateType)] = t
-		}
+		rt.remember(e, t)
 	}
 	if now.Sub(t.checked) < s.cfg.PartitionsEvery {
 		return t, nil
@@ -40,37 +26,40 @@ func (s *Sink) route(ctx context.Context, e *outbox.Committed, now time.Time) (*
 	return t, s.recount(ctx, t)
 }
 
-// known looks the topic up without making its name.
-func (s *Sink) known(e *outbox.Committed) *topic {
+// find makes the name of the event's topic and looks it up.
+func (s *Sink) find(ctx context.Context, rt *routing, e *outbox.Committed, now time.Time) (*topic, error) {
+	name, reason, hint := rt.topic(s.name[:0], e)
+	if reason != "" {
+		return nil, s.stopAt(ctx, &poisonError{eventID: string(e.ID), topic: string(name), reason: reason, hint: hint})
+	}
 	if e.Topic == nil {
-		return s.byType[string(e.AggregateType)]
+		s.name = name // it may have grown
 	}
-	if _, ok := s.allowed[string(e.Topic)]; !ok {
-		return nil
+	if t := s.topics[string(name)]; t != nil {
+		return t, nil
 	}
-	return s.topics[string(e.Topic)]
+	return s.newTopic(ctx, e, string(name), now)
 }
 
-// topicName makes the name of the event's topic and checks it.
-func (s *Sink) topicName(e *outbox.Committed) (string, *poisonError) {
-	poison := func(name, reason, hint string) (string, *poisonError) {
-		return "", &poisonError{eventID: string(e.ID), topic: name, reason: reason, hint: hint}
-	}
-	if e.Topic != nil {
-		name := string(e.Topic)
-		if _, ok := s.allowed[name]; !ok {
-			return poison(name, "its topic column names a topic that is not allowed", "add the topic to the list of allowed topics, if it belongs there")
-		}
-		return name, nil
-	}
-	if len(e.AggregateType) == 0 {
-		return poison("", "it has no aggregate type to make its topic from", "give it one, or a topic")
-	}
-	name := expandRoute(s.cfg.Route, e.AggregateType)
+// newTopic checks a name that has not come before and finds out about the topic.
+func (s *Sink) newTopic(ctx context.Context, e *outbox.Committed, name string, now time.Time) (*topic, error) {
 	if reason := checkTopic(name); reason != "" {
-		return poison(name, reason, "an aggregate type like this must be refused where the event is written")
+		return nil, s.stopAt(ctx, &poisonError{eventID: string(e.ID), topic: name, reason: reason,
+			hint: "what makes a name like this must be refused where the event is written"})
 	}
-	return name, nil
+	n, err := s.partitions(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	t := &topic{name: name, lanes: make([]*lane, n), checked: now}
+	s.topicsMu.Lock()
+	defer s.topicsMu.Unlock()
+	s.topics[name] = t
+	select {
+	case s.found <- name:
+	default:
+	}
+	return t, nil
 }
 
 // partitions asks for a topic's partition count, however long it takes.
@@ -88,6 +77,12 @@ func (s *Sink) partitions(ctx context.Context, name string) (int, error) {
 			return n, nil
 		case ctx.Err() != nil:
 			return 0, context.Cause(ctx)
+		case v.class == missing && s.cfg.CreateTopics:
+			if in, ok := s.pub.(inspector); ok {
+				if e := in.create(ctx, name); e != nil {
+					err, v = e, verdictOf(e, false)
+				}
+			}
 		}
 		if err := r.wait(ctx, v, err); err != nil {
 			return 0, err

@@ -21,15 +21,17 @@ type Sink struct {
 	// Owned by the goroutine that calls Accept.
 	rec     record
 	headers headerParser
-	when    []byte            // buffer of rec.occurredAt
-	byType  map[string]*topic // by aggregate type; forgotten when it grows too large
-	allowed map[string]struct{}
+	routes  []*routing
+	when    []byte // buffer of rec.occurredAt
+	name    []byte // buffer of a topic's name
+	value   []byte // buffer of rec.value
 	touched []*lane
 	accept  *retrier
 
 	topicsMu sync.Mutex // guards topics and the topics' lanes against Stats
 	topics   map[string]*topic
 
+	found  chan string   // topics to inspect; full: they are not
 	opened chan struct{} // closed when the publisher is open
 	lanes  chan *lane    // new ones, for Run to start
 	nudge  chan struct{} // holds one token: look whether everything is acknowledged
@@ -45,6 +47,8 @@ type Sink struct {
 	publishedBytes atomic.Uint64
 	sends, batches atomic.Uint64
 	retries        [reasonCount]atomic.Uint64
+	resumed        atomic.Uint64
+	undecided      atomic.Uint64
 }
 
 // closeTimeout bounds how long the end of a session waits for the publisher's goroutines.
@@ -59,18 +63,15 @@ func New(cfg Config, pub Publisher, source string, done func(seqs []uint64), boa
 		problems: problems{board: board, raised: map[string]struct{}{}},
 		pool:     pool{keep: cfg.WindowBytes / 4},
 		rec:      record{source: source},
-		byType:   map[string]*topic{},
-		allowed:  make(map[string]struct{}, len(cfg.Topics)),
 		topics:   map[string]*topic{},
+		found:    make(chan string, 64),
 		opened:   make(chan struct{}),
 		lanes:    make(chan *lane),
 		nudge:    make(chan struct{}, 1),
 		room:     make(chan struct{}, 1),
 		ended:    make(chan struct{}),
 	}
-	for _, t := range cfg.Topics {
-		s.allowed[t] = struct{}{}
-	}
+	s.routes, _ = cfg.routings()                // cfg is valid
 	s.accept = newRetrier(s, "sink/accept", "") // its subject is the topic in question
 	return s
 }
@@ -108,6 +109,7 @@ func (s *Sink) Run(ctx context.Context) (err error) {
 	}()
 
 	start(s.open)
+	start(s.inspectTopics)
 	for {
 		select {
 		case l := <-s.lanes:
@@ -156,17 +158,10 @@ func (s *Sink) Drain() {
 
 // acknowledge settles a batch that is on the broker.
 func (s *Sink) acknowledge(l *lane, b *Batch, start time.Time) {
-	s.done(b.seqs)
 	l.topic.published.Add(uint64(b.Len()))
-	l.topic.inFlight.Add(int64(-b.Len()))
 	s.batches.Add(1)
 	s.publishedBytes.Add(uint64(b.size))
-	s.backlogBytes.Add(int64(-b.size))
-	left := s.backlogEvents.Add(int64(-b.Len()))
-	s.poke(s.room)
-	if left == 0 && s.draining.Load() {
-		s.poke(s.nudge)
-	}
+	s.settle(l, b)
 	if s.cfg.Observe != nil {
 		now := time.Now()
 		s.cfg.Observe(BatchResult{
@@ -175,6 +170,18 @@ func (s *Sink) acknowledge(l *lane, b *Batch, start time.Time) {
 		})
 	}
 	s.pool.put(b)
+}
+
+// settle reports the batch's events done and makes room.
+func (s *Sink) settle(l *lane, b *Batch) {
+	s.done(b.seqs)
+	l.topic.inFlight.Add(int64(-b.Len()))
+	s.backlogBytes.Add(int64(-b.size))
+	left := s.backlogEvents.Add(int64(-b.Len()))
+	s.poke(s.room)
+	if left == 0 && s.draining.Load() {
+		s.poke(s.nudge)
+	}
 }
 
 func (s *Sink) poke(c chan struct{}) {

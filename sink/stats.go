@@ -11,6 +11,8 @@ type Stats struct {
 	BacklogBytes   uint64            // the same in bytes of encoded records
 	Published      map[string]uint64 // events acknowledged, by topic
 	PublishedBytes uint64            // bytes of encoded records acknowledged
+	Resumed        uint64            // events found published by an earlier session, and acknowledged without being sent
+	Undecided      uint64            // resume checks that could not tell, so that events may be there twice
 	Sends          uint64            // tries to send a batch
 	Batches        uint64            // batches acknowledged
 	Retries        map[string]uint64 // tries that did not succeed, by reason; every one of Reasons is there
@@ -30,6 +32,8 @@ func (s *Sink) Stats() Stats {
 		PublishedBytes: s.publishedBytes.Load(),
 		Sends:          s.sends.Load(),
 		Batches:        s.batches.Load(),
+		Resumed:        s.resumed.Load(),
+		Undecided:      s.undecided.Load(),
 		Retries:        make(map[string]uint64, len(reasonNames)),
 		HaltedLanes:    int(s.haltedLanes.Load()),
 		Halted:         s.halted.Load(),
@@ -57,6 +61,8 @@ func (s Stats) Add(ended Stats) Stats {
 	s.PublishedBytes += ended.PublishedBytes
 	s.Sends += ended.Sends
 	s.Batches += ended.Batches
+	s.Resumed += ended.Resumed
+	s.Undecided += ended.Undecided
 	s.Published = sum(s.Published, ended.Published)
 	s.Retries = sum(s.Retries, ended.Retries)
 	return s

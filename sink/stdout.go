@@ -79,7 +79,7 @@ type line struct {
 // appendLine appends a record as a line. The value is the record's own bytes where they are JSON without line
 // breaks; else they are in base64 under another name.
 func appendLine(dst []byte, b *Batch, r Record) ([]byte, error) {
-	l := line{Topic: b.Topic, Partition: b.Partition, Key: string(r.Key), Headers: map[string]string{}, Timestamp: b.Time.UTC()}
+	l := line{Topic: b.Topic, Partition: b.Partition, Key: string(r.Key), Headers: map[string]string{}, Timestamp: r.Time.UTC()}
 	for name, value := range r.Headers() {
 		l.Headers[string(name)] = string(value)
 	}

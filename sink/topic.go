@@ -5,20 +5,6 @@ import (
 	"strings"
 )
 
-const placeholder = "{aggregate_type}"
-
-// checkRoute says what is wrong with a route's template.
-func checkRoute(route string) error {
-	rest := strings.ReplaceAll(route, placeholder, "x")
-	if i := strings.IndexAny(rest, "{}"); i >= 0 {
-		return fmt.Errorf("route %q: the only placeholder is %s", route, placeholder)
-	}
-	if reason := checkTopic(rest); reason != "" {
-		return fmt.Errorf("route %q: %s", route, reason)
-	}
-	return nil
-}
-
 // checkTopic tells why Kafka, or we, would refuse the name; "" when it is fine. Names that start with two
 // underscores are the brokers' own.
 func checkTopic(name string) string {
@@ -39,9 +25,4 @@ func checkTopic(name string) string {
 		}
 	}
 	return ""
-}
-
-// expandRoute puts an aggregate type into a route's template.
-func expandRoute(route string, aggregateType []byte) string {
-	return strings.ReplaceAll(route, placeholder, string(aggregateType))
 }

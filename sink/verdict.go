@@ -78,6 +78,8 @@ func verdictOf(err error, resent bool) verdict {
 	switch {
 	case errors.As(err, &code):
 		return verdictOfCode(code, resent)
+	case refusedConnection(err):
+		return verdict{class: denied, reason: reasonDenied}
 	case errors.Is(err, protocol.ErrNoLeader):
 		return verdict{class: transient, reason: reasonLeader}
 	case errors.Is(err, protocol.ErrNoTopic), errors.Is(err, protocol.ErrNoPartition):

@@ -88,7 +88,7 @@ them all.`,
 	if p.actions.demo != nil {
 		root.AddCommand(p.demoCommand())
 	}
-	root.AddCommand(p.migrateCommand(migrations.Outbox()), p.statusCommand(), p.configCommand(), p.versionCommand())
+	root.AddCommand(p.migrateCommand(migrations.Outbox()), p.recoverCommand(), p.statusCommand(), p.configCommand(), p.versionCommand())
 	return root
 }
 
@@ -195,6 +195,11 @@ func flagError(cmd *cobra.Command, err error) error {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
 		name := unknown.GetSpecifiedName()
+		for _, k := range defaultConfig().keys() {
+			if k.entries != nil && flagName(k.name) == name {
+				return errOnlyInFile
+			}
+		}
 		return &usageError{
 			problem: fmt.Sprintf("%s has no flag %s", cmd.Name(), word(name)),
 			hint:    suggest(name, names, suggest("--"+name, names, hint)),

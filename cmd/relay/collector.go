@@ -27,7 +27,7 @@ type collector struct {
 	transactions, events, walBytes, reconnects          *prometheus.Desc
 	backlogEvents, backlogBytes                         *prometheus.Desc
 	publishLag, lastConfirm                             *prometheus.Desc
-	published, retries                                  *prometheus.Desc
+	published, retries, resumed, undecided              *prometheus.Desc
 
 	// mu guards the field below.
 	mu     sync.Mutex
@@ -55,6 +55,8 @@ func newCollector(src *sources, now func() time.Time) *collector {
 		lastConfirm:   desc("relay_last_confirm_timestamp_seconds", "When the confirmed LSN last rose; 0 when it has not yet."),
 		published:     desc("relay_publish_events_total", "Events that reached an end.", "topic", "outcome"),
 		retries:       desc("relay_publish_retries_total", "Tries to send a batch that did not succeed.", "reason"),
+		resumed:       desc("relay_sink_resumed_events_total", "Events found in Kafka from before a restart, and not published again."),
+		undecided:     desc("relay_sink_resume_undecided_total", "Partitions whose end did not tell where to go on after a restart, so that events may be there twice."),
 	}
 }
 
@@ -62,7 +64,7 @@ func newCollector(src *sources, now func() time.Time) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.state, c.connected, c.transactions, c.events, c.walBytes, c.reconnects, c.slotLag, c.slotRetained, c.slotActive,
-		c.backlogEvents, c.backlogBytes, c.publishLag, c.lastConfirm, c.published, c.retries,
+		c.backlogEvents, c.backlogBytes, c.publishLag, c.lastConfirm, c.published, c.retries, c.resumed, c.undecided,
 	} {
 		ch <- d
 	}
@@ -103,6 +105,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for topic, n := range c.bound(out.Published) {
 		counter(c.published, n, topic, "published")
 	}
+	counter(c.resumed, out.Resumed)
+	counter(c.undecided, out.Undecided)
 	for reason, n := range out.Retries { // the sink's own closed set
 		counter(c.retries, n, reason)
 	}

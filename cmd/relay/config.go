@@ -14,12 +14,19 @@ type Config struct {
 	Postgres PostgresConfig
 
 	// Backlog says what becomes of rows that were in the outbox table before the slot: "" when there must be
-	// none, "skip" to leave them unpublished for ever.
+	// none, "publish" to publish them before everything else, "skip" to leave them unpublished for ever.
 	Backlog string
 
 	Sink  SinkConfig
 	Kafka KafkaConfig
 	Route RouteConfig
+
+	// Tables are the outbox tables and what becomes of their rows. Default: postgres.table alone, with the columns
+	// that relay migrate makes. Only the file can hold them.
+	Tables []TableConfig
+	// Messages are the logical messages that become records, beside those of outbox.emit. Only the file can hold
+	// them.
+	Messages []MessageConfig
 
 	// WindowBytes bounds the encoded records, over all topics, that are accepted and not yet acknowledged. When
 	// it is full the relay reads no further rows. Default 16 MiB; 1 MiB to 1 GiB.
@@ -53,6 +60,9 @@ type PostgresConfig struct {
 	// Ensure makes the relay create publication and slot when they are missing, which needs more rights than
 	// running does. Default false.
 	Ensure bool
+	// Failover makes the slot one that a standby server keeps too, so that a promotion loses nothing. It needs
+	// PostgreSQL 17 or later, and the standby's sync_replication_slots. Default false.
+	Failover bool
 	// AllowInsecureTLS accepts a connection over a network that is not encrypted or whose server is not
 	// verified. Default false: such a connection needs sslmode=verify-full.
 	AllowInsecureTLS bool
@@ -73,6 +83,49 @@ type KafkaConfig struct {
 	// RequestTimeout bounds one request to a broker. A produce request that runs out of it is sent again.
 	// Default 30s; 1s to 5m.
 	RequestTimeout time.Duration
+	// ResumeCheck is "on" (default) or "off". On, a relay that starts looks in each topic for what was published
+	// before the last one ended, and does not publish it again; that takes the right to read the topics.
+	ResumeCheck string
+	// Compression of batches: none, lz4 (default), zstd, snappy or gzip.
+	Compression string
+	// Fencing is "on" (default) or "off". Off, the relay needs no right to a transactional id, and an earlier one
+	// may still write after it was replaced.
+	Fencing string
+	// Idempotent is true by default. False, for brokers that give no producer id, implies Fencing off, and a batch
+	// whose answer was lost may be there twice.
+	Idempotent bool
+	// CreateTopics makes topics that do not exist, with the brokers' defaults. Default false.
+	CreateTopics bool
+
+	TLS  TLSConfig
+	SASL SASLConfig
+}
+
+// TLSConfig encrypts the connections to Kafka, with TLS 1.2 or later.
+type TLSConfig struct {
+	// Enabled is false by default.
+	Enabled bool
+	// CAFile holds the certificates of the authorities that are trusted, in PEM form. Default: the system's.
+	CAFile string
+	// CertFile and KeyFile hold the relay's own certificate and its key, for brokers that ask for one. They are
+	// read for each connection.
+	CertFile string
+	KeyFile  string
+}
+
+// SASLConfig authenticates the connections to Kafka.
+type SASLConfig struct {
+	// Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; empty, the default, is no authentication.
+	Mechanism string
+	// Username is the user that the brokers know.
+	Username string
+	// Password is the user's. Either it or PasswordFile must be given.
+	Password Secret
+	// PasswordFile names a file that holds the password. It is read for each connection, so that a rotated password
+	// is found without a restart.
+	PasswordFile string
+	// AllowPlaintext accepts PLAIN on connections that are not encrypted. Default false.
+	AllowPlaintext bool
 }
 
 // RouteConfig says which topic an event goes to.
@@ -111,7 +164,7 @@ func defaultConfig() *Config {
 	return &Config{
 		Postgres:     PostgresConfig{Slot: "relay", Publication: "relay", Table: "outbox.events"},
 		Sink:         SinkConfig{Type: "kafka"},
-		Kafka:        KafkaConfig{ClientID: "relay", RequestTimeout: 30 * time.Second},
+		Kafka:        KafkaConfig{ClientID: "relay", RequestTimeout: 30 * time.Second, ResumeCheck: "on", Compression: "lz4", Fencing: "on", Idempotent: true},
 		Route:        RouteConfig{Topic: "outbox.event.{aggregate_type}"},
 		WindowBytes:  16 << 20,
 		DrainTimeout: 20 * time.Second,

@@ -31,20 +31,19 @@ left out. It is printed even when there are mistakes in it, which then follow.`,
 // print writes the configuration in the form of a configuration file.
 func (l *loader) print(w io.Writer) error {
 	var b strings.Builder
-	section := ""
+	var open []string // sections
 	for _, name := range l.names {
-		head, leaf, nested := strings.Cut(name, ".")
-		indent := ""
-		switch {
-		case !nested:
-			leaf, section = head, ""
-		case head != section:
-			section = head
-			fmt.Fprintf(&b, "%s:\n", section)
-			fallthrough
-		default:
-			indent = "  "
+		path := strings.Split(name, ".")
+		leaf, sections := path[len(path)-1], path[:len(path)-1]
+		common := 0
+		for common < min(len(open), len(sections)) && open[common] == sections[common] {
+			common++
 		}
+		for depth := common; depth < len(sections); depth++ {
+			fmt.Fprintf(&b, "%s%s:\n", strings.Repeat("  ", depth), sections[depth])
+		}
+		open = sections
+		indent := strings.Repeat("  ", len(sections))
 		source := l.sources[name]
 		if source == "" {
 			source = "default"
@@ -58,10 +57,13 @@ func (l *loader) print(w io.Writer) error {
 // yaml writes a value so that loading the text gives it back. A secret connection string is shown without its
 // password.
 func (l *loader) yaml(k key) string {
+	if k.entries != nil {
+		return yamlEntries(k.entries)
+	}
 	switch v := k.value.(type) {
 	case *secretValue:
 		s := Secret(*v)
-		if s.Empty() {
+		if s.Empty() || k.whole { // where it came from shows that there is one
 			return `""`
 		}
 		return strconv.Quote(redactDSN(s.Reveal()))

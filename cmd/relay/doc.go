@@ -9,6 +9,8 @@
 //	cli.go         the commands; actions is where a command's work plugs in; errors and exit codes
 //	keys.go        every setting: its name, its help, its field
 //	load.go        file, environment, flags, in rising precedence; every mistake with its source
+//	tables.go      the lists that only the file can hold
+//	plan.go        what tables and messages mean to the stream and to the sink
 //	validate.go    limits, and what settings demand of each other
 //	supervise.go   what relay run builds
 //

@@ -14,6 +14,10 @@ type key struct {
 	value pflag.Value
 	// secret values are never shown and only their harmless part may be a flag.
 	secret bool
+	// whole says of a secret that all of it is one: a password, not a connection string.
+	whole bool
+	// entries are lists of mappings, which only the file can hold.
+	entries entryList
 }
 
 // keys lists every key of a configuration, in the order in which they are shown. It is the only place where a
@@ -34,10 +38,12 @@ func (c *Config) keys() []key {
 			usage: "outbox table, schema.name"},
 		{name: "postgres.ensure", value: (*boolValue)(&c.Postgres.Ensure),
 			usage: "create publication and slot when missing; --ensure is short for it"},
+		{name: "postgres.failover", value: (*boolValue)(&c.Postgres.Failover),
+			usage: "make the slot one that a standby server keeps too; PostgreSQL 17 or later"},
 		{name: "postgres.allow_insecure_tls", value: (*boolValue)(&c.Postgres.AllowInsecureTLS),
 			usage: "accept a database connection over a network without a verified server"},
 		{name: "backlog", value: (*stringValue)(&c.Backlog),
-			usage: "what becomes of rows older than the slot: skip, or empty when there must be none"},
+			usage: "what becomes of rows older than the slot: publish, skip, or empty when there must be none"},
 		{name: "sink.type", value: (*stringValue)(&c.Sink.Type),
 			usage: "where records go: kafka or stdout"},
 		{name: "kafka.brokers", value: (*listValue)(&c.Kafka.Brokers),
@@ -46,10 +52,42 @@ func (c *Config) keys() []key {
 			usage: "name the brokers see"},
 		{name: "kafka.request_timeout", value: (*durationValue)(&c.Kafka.RequestTimeout),
 			usage: "limit of one request to a broker"},
+		{name: "kafka.resume_check", value: (*stringValue)(&c.Kafka.ResumeCheck),
+			usage: "on: look in the topics for what was published already; off: publish it again"},
+		{name: "kafka.compression", value: (*stringValue)(&c.Kafka.Compression),
+			usage: "none, lz4, zstd, snappy or gzip"},
+		{name: "kafka.fencing", value: (*stringValue)(&c.Kafka.Fencing),
+			usage: "on: keep an earlier relay from writing; off: do without a transactional id"},
+		{name: "kafka.idempotent", value: (*boolValue)(&c.Kafka.Idempotent),
+			usage: "have the brokers recognise a batch that is sent again"},
+		{name: "kafka.create_topics", value: (*boolValue)(&c.Kafka.CreateTopics),
+			usage: "create topics that do not exist; --create-topics is short for it"},
+		{name: "kafka.tls.enabled", value: (*boolValue)(&c.Kafka.TLS.Enabled),
+			usage: "encrypt the connections to the brokers"},
+		{name: "kafka.tls.ca_file", value: (*stringValue)(&c.Kafka.TLS.CAFile),
+			usage: "trusted authorities, PEM; empty is the system's"},
+		{name: "kafka.tls.cert_file", value: (*stringValue)(&c.Kafka.TLS.CertFile),
+			usage: "the relay's certificate, PEM, for brokers that ask for one"},
+		{name: "kafka.tls.key_file", value: (*stringValue)(&c.Kafka.TLS.KeyFile),
+			usage: "the key of that certificate, PEM"},
+		{name: "kafka.sasl.mechanism", value: (*stringValue)(&c.Kafka.SASL.Mechanism),
+			usage: "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; empty is no authentication"},
+		{name: "kafka.sasl.username", value: (*stringValue)(&c.Kafka.SASL.Username),
+			usage: "user that the brokers know"},
+		{name: "kafka.sasl.password", value: (*secretValue)(&c.Kafka.SASL.Password), secret: true, whole: true,
+			usage: "its password; not as a flag"},
+		{name: "kafka.sasl.password_file", value: (*stringValue)(&c.Kafka.SASL.PasswordFile),
+			usage: "file that holds the password"},
+		{name: "kafka.sasl.allow_plaintext", value: (*boolValue)(&c.Kafka.SASL.AllowPlaintext),
+			usage: "accept mechanism PLAIN on connections that are not encrypted"},
 		{name: "route.topic", value: (*stringValue)(&c.Route.Topic),
 			usage: "topic of events that name none"},
 		{name: "route.topics", value: (*listValue)(&c.Route.Topics),
 			usage: "topics that events may name"},
+		{name: "tables", value: (*tablesValue)(&c.Tables), entries: (*tablesValue)(&c.Tables),
+			usage: "outbox tables and what becomes of their rows, instead of postgres.table"},
+		{name: "messages", value: (*messagesValue)(&c.Messages), entries: (*messagesValue)(&c.Messages),
+			usage: "logical messages that become records"},
 		{name: "window_bytes", value: &c.WindowBytes,
 			usage: "limit of records accepted and not yet acknowledged"},
 		{name: "drain_timeout", value: (*durationValue)(&c.DrainTimeout),
@@ -67,6 +105,19 @@ func (c *Config) keys() []key {
 		{name: "log.format", value: (*stringValue)(&c.Log.Format),
 			usage: "auto, json or text"},
 	}
+}
+
+// discloses reports whether the text of a value holds what nobody may see.
+func (k key) discloses(text string) bool {
+	return k.secret && (k.whole && text != "" || hasPassword(text))
+}
+
+// file names the key that takes the secret from a file instead.
+func (k key) file() string {
+	if k.whole {
+		return k.name + "_file"
+	}
+	return "postgres.password_file"
 }
 
 const envPrefix = "RELAY_"
@@ -95,14 +146,20 @@ func configFlags() *pflag.FlagSet {
 	fs.SortFlags = false
 	fs.String("config", "", "configuration file, YAML (RELAY_CONFIG)")
 	for _, k := range defaultConfig().keys() {
+		if k.entries != nil {
+			continue
+		}
 		f := fs.VarPF(&rawValue{text: k.value.String(), kind: k.value.Type()}, flagName(k.name), "", k.usage)
 		if k.value.Type() == kindBool {
 			f.NoOptDefVal = "true"
 		}
 	}
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if name == "ensure" {
+		switch name {
+		case "ensure":
 			name = "postgres-ensure"
+		case "create-topics":
+			name = "kafka-create-topics"
 		}
 		return pflag.NormalizedName(name)
 	})

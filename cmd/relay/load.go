@@ -38,6 +38,9 @@ func loadConfig(flags *pflag.FlagSet, environ []string) *loader {
 	l.loadFile(configFile(flags, environ))
 	l.loadEnv(environ)
 	l.loadFlags(flags)
+	if l.sources["tables"] != "" && l.sources["postgres.table"] != "" {
+		l.mistake("postgres.table", l.sources["postgres.table"], "tables is set too", "keep one of them")
+	}
 	return l
 }
 
@@ -47,6 +50,7 @@ func (l *loader) check(sections ...string) error {
 	ms := slices.Clone(l.mistakes)
 	l.config.validate(func(key, problem, hint string) {
 		section, _, _ := strings.Cut(key, ".")
+		section, _, _ = strings.Cut(section, "[")
 		if len(sections) > 0 && !slices.Contains(sections, section) {
 			return
 		}
@@ -97,6 +101,8 @@ func (l *loader) loadFile(path string) {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		known, ok := l.keys[name]
 		switch {
+		case ok && known.entries != nil:
+			l.setEntries(name, source, known.entries, values[name])
 		case ok:
 			l.setFromFile(known, source, values[name], path)
 		case l.isSection(name):
@@ -104,6 +110,10 @@ func (l *loader) loadFile(path string) {
 				l.mistake(name, source, "is a section, not a value", "write its keys below it, indented")
 			}
 		default:
+			if k, isList := l.keys[strings.SplitN(name, ".", 2)[0]]; isList && k.entries != nil {
+				l.mistake(k.name, source, "is not a list of mappings", "begin each entry with a dash")
+				continue
+			}
 			l.mistake(name, source, "unknown key", suggest(name, l.names, "relay config lists all keys"))
 		}
 	}
@@ -115,9 +125,9 @@ func (l *loader) setFromFile(k key, source string, v any, path string) {
 		l.mistake(k.name, source, problem, hint)
 		return
 	}
-	if k.secret && hasPassword(text) {
+	if k.discloses(text) {
 		if err := checkConfigFile(path); err != nil {
-			l.mistake(k.name, source, "a password in a file that is not private: "+err.Error(), "chmod 600 the file, or use postgres.password_file")
+			l.mistake(k.name, source, "a password in a file that is not private: "+err.Error(), "chmod 600 the file, or use "+k.file())
 			return
 		}
 	}
@@ -148,7 +158,10 @@ func (l *loader) loadEnv(environ []string) {
 		Prefix:      envPrefix,
 		EnvironFunc: func() []string { return environ },
 		TransformFunc: func(name, value string) (string, any) {
-			if n, ok := byEnv[name]; ok {
+			if n, ok := byEnv[name]; ok && l.keys[n].entries != nil {
+				l.mistake(n, "env "+name, errOnlyInFile.problem, errOnlyInFile.hint)
+				return "", nil
+			} else if ok {
 				return n, value
 			}
 			if name != envPrefix+"CONFIG" && !strings.HasPrefix(name, envPrefix+"TEST_") && !links(name) {
@@ -194,9 +207,9 @@ func (l *loader) loadFlags(flags *pflag.FlagSet) {
 	}), nil)
 	for name, v := range k.All() {
 		source, text := "flag --"+flagName(name), v.(string)
-		if l.keys[name].secret && hasPassword(text) {
+		if k := l.keys[name]; k.discloses(text) {
 			l.mistake(name, source, "a password on the command line is readable by everybody on the machine",
-				fmt.Sprintf("set %s in the environment, or use postgres.password_file", envName(name)))
+				fmt.Sprintf("set %s in the environment, or use %s", envName(name), k.file()))
 			continue
 		}
 		l.set(l.keys[name], source, text)

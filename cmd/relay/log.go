@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/outboxrelay/relay/internal/state"
@@ -93,6 +94,24 @@ func logStateChange(ctx context.Context, log *slog.Logger, t *throttle) func(fro
 			attrs = append(attrs, logDuration, to.Since.Sub(from.Since))
 		}
 		log.Log(ctx, stateLevel(to.State), message, attrs...)
+	}
+}
+
+// noticeTopics returns what is told about the settings of topics. A finding is logged once in the process's life; a
+// number of topics beyond the limit is not remembered and not told.
+func noticeTopics(ctx context.Context, log *slog.Logger) func(topic, finding string) {
+	type notice struct{ topic, finding string }
+	var mu sync.Mutex // guards told
+	told := map[notice]struct{}{}
+	return func(topic, finding string) {
+		mu.Lock()
+		defer mu.Unlock()
+		n := notice{topic, finding}
+		if _, known := told[n]; known || len(told) >= maxTopicLabels {
+			return
+		}
+		told[n] = struct{}{}
+		log.WarnContext(ctx, "topic settings", logTopic, topic, logReason, finding)
 	}
 }
 

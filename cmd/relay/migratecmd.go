@@ -47,7 +47,7 @@ func (p *process) migrateAction(name, short string, do func(context.Context, *Co
 	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		l := loadConfig(flags, p.environ)
-		if err := l.check("postgres", "backlog"); err != nil {
+		if err := l.check("postgres", "backlog", "tables"); err != nil {
 			return err
 		}
 		return do(cmd.Context(), l.config)
@@ -80,7 +80,7 @@ func (p *process) migrateUp(ctx context.Context, c *Config, set migrations.Set, 
 	}
 	made, err := stream.Ensure(ctx)
 	if made.Publication {
-		say("made publication %s for table %s", c.Postgres.Publication, c.Postgres.Table)
+		say("made publication %s for table %s", c.Postgres.Publication, c.tableNames())
 	}
 	if err != nil {
 		return err

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,9 +25,22 @@ import (
 // relay runs until told to stop.
 func relay(ctx context.Context, p *process, c *Config) error {
 	log := newLogger(p.stderr, c.Log)
+	limitMemory(p.environ, c.WindowBytes)
 	soft, hard, release := notifyStops(ctx, c.DrainTimeout)
 	defer release()
 	return relayUntil(soft, hard, p, c, log)
+}
+
+// baseMemory is what a relay needs beside its window, with room for the collector to be lazy in. The program itself,
+// some 16 MiB of which are resident, is not counted: with the default window 64 MiB hold all of it.
+const baseMemory = 28 << 20
+
+// limitMemory tells the garbage collector where to become eager, unless GOMEMLIMIT has: a process that shares a
+// machine with a database has no business with twice the memory that it uses.
+func limitMemory(environ []string, window ByteSize) {
+	if !slices.ContainsFunc(environ, func(v string) bool { return strings.HasPrefix(v, "GOMEMLIMIT=") }) {
+		debug.SetMemoryLimit(baseMemory + int64(window))
+	}
 }
 
 // relayUntil runs until soft ends and everything in flight is acknowledged, or until hard ends.
@@ -42,12 +58,15 @@ func relayUntil(soft, hard context.Context, p *process, c *Config, log *slog.Log
 	watch := newSlotWatch(c.Postgres.ConnConfig, c.Postgres.Slot)
 	src := &sources{slotName: c.Postgres.Slot, current: board.Current, sink: totals.Stats, slot: watch.Reading}
 	metrics := newMetrics(src, version)
-	opener := &opener{config: c, p: p, board: board, totals: totals, observe: metrics.Observe, now: time.Now}
+	opener := &opener{config: c, p: p, board: board, totals: totals, observe: metrics.Observe, notice: noticeTopics(hard, log), now: time.Now}
 	stream, err := newStream(c, opener.open, cdc.Listener{
 		State: board.Set,
 		Adopted: func(confirmed outbox.LSN) {
 			log.Warn("slot adopted", logSlot, c.Postgres.Slot, logConfirmedLSN, confirmed.String(),
 				logReason, "relay_state did not know it: what was committed before this position is not published")
+		},
+		BacklogDone: func(published, vanished uint64) {
+			log.Info("backlog published", logSlot, c.Postgres.Slot, logCount, published, logReason, fmt.Sprintf("the rows of %d events were gone", vanished))
 		},
 		TimelineChanged: func(from, to int32) {
 			log.Warn("server was promoted", logSlot, c.Postgres.Slot, logReason, fmt.Sprintf("timeline %d became %d", from, to))
@@ -80,6 +99,11 @@ func relayUntil(soft, hard context.Context, p *process, c *Config, log *slog.Log
 			}
 		})
 	}
+	if c.Sink.Type == "kafka" {
+		for _, reason := range c.Kafka.givenUp() {
+			log.Warn("guarantee switched off", logReason, reason)
+		}
+	}
 	log.Info("relay started", logSlot, c.Postgres.Slot, logPublication, c.Postgres.Publication)
 	err = stream.Run(soft, hard)
 	if err != nil {
@@ -92,13 +116,11 @@ func relayUntil(soft, hard context.Context, p *process, c *Config, log *slog.Log
 // newStream translates the configuration.
 func newStream(c *Config, open cdc.Opener, listener cdc.Listener) (*cdc.Stream, error) {
 	cfg := cdc.DefaultConfig()
-	table, err := cdc.ParseTable(c.Postgres.Table)
-	if err != nil {
-		return nil, err
-	}
+	p := c.plan(func(string, string, string) {}) // the configuration is checked
 	cfg.Connect = c.Postgres.ConnConfig
-	cfg.Slot, cfg.Publication, cfg.Table = c.Postgres.Slot, c.Postgres.Publication, table
-	cfg.Ensure, cfg.SkipBacklog = c.Postgres.Ensure, c.Backlog == "skip"
+	cfg.Slot, cfg.Publication, cfg.Tables, cfg.Messages = c.Postgres.Slot, c.Postgres.Publication, p.tables, p.messages
+	cfg.Table = p.tables[0].Table
+	cfg.Ensure, cfg.Failover, cfg.Backlog = c.Postgres.Ensure, c.Postgres.Failover, cdc.Backlog(c.Backlog)
 	return cdc.NewStream(cfg, relaystate.Store{}, open, listener)
 }
 
@@ -109,6 +131,7 @@ type opener struct {
 	board   *state.Board
 	totals  *sinkTotals
 	observe func(sink.BatchResult)
+	notice  func(topic, finding string)
 	now     func() time.Time
 
 	// Sessions follow one another, so nothing guards this.
@@ -117,10 +140,11 @@ type opener struct {
 
 func (o *opener) open(s cdc.Session) (cdc.Sink, error) {
 	cfg := sink.DefaultConfig()
-	cfg.Route, cfg.Topics = o.config.Route.Topic, o.config.Route.Topics
+	cfg.Routes = o.config.plan(func(string, string, string) {}).routes
 	cfg.WindowBytes = int(o.config.WindowBytes)
 	cfg.BatchBytes = min(cfg.BatchBytes, cfg.WindowBytes)
-	cfg.Observe = o.observe
+	cfg.Observe, cfg.Notice, cfg.CreateTopics = o.observe, o.notice, o.config.Kafka.CreateTopics
+	cfg.ResumeLSN, cfg.NoResumeCheck = s.ResumeLSN, o.config.Kafka.ResumeCheck == "off"
 	if err := cfg.Validate(); err != nil {
 		return nil, &state.Error{State: state.ConfigInvalid, Reason: err.Error()}
 	}
@@ -129,8 +153,10 @@ func (o *opener) open(s cdc.Session) (cdc.Sink, error) {
 	case "stdout":
 		pub = sink.NewStdout(o.p.stdout)
 	default:
-		k := sink.DefaultKafkaConfig()
-		k.Brokers, k.ClientID, k.RequestTimeout = o.config.Kafka.Brokers, o.config.Kafka.ClientID, o.config.Kafka.RequestTimeout
+		k, err := o.config.Kafka.client()
+		if err != nil {
+			return nil, &state.Error{State: state.ConfigInvalid, Reason: err.Error(), Hint: "the files that kafka.tls names must be there"}
+		}
 		pub = sink.NewKafka(k, s.Source)
 	}
 	out := sink.New(cfg, pub, s.Source, s.Done, o.board)

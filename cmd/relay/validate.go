@@ -21,6 +21,7 @@ func (c *Config) validate(add addMistake) {
 	c.validateBacklog(add)
 	c.validateSink(add)
 	c.Route.validate(add)
+	c.plan(add)
 	c.Admin.validate(add)
 	if c.WindowBytes < 1<<20 || c.WindowBytes > 1<<30 {
 		add("window_bytes", fmt.Sprintf("%s is out of range", &c.WindowBytes), "use 1MiB to 1GiB")
@@ -98,11 +99,9 @@ func secretFileHint(err error) string {
 
 func (c *Config) validateBacklog(add addMistake) {
 	switch c.Backlog {
-	case "", "skip":
-	case "publish":
-		add("backlog", "publishing the backlog is not available yet", "use skip to leave old rows unpublished, or empty the table and leave backlog out")
+	case "", "publish", "skip":
 	default:
-		add("backlog", fmt.Sprintf("%s is not a choice", quoted(c.Backlog)), "use skip, or leave it out")
+		add("backlog", fmt.Sprintf("%s is not a choice", quoted(c.Backlog)), "use publish or skip, or leave it out")
 	}
 }
 
@@ -128,6 +127,10 @@ func (c *Config) validateSink(add addMistake) {
 	}
 	if t := c.Kafka.RequestTimeout; t < time.Second || t > 5*time.Minute {
 		add("kafka.request_timeout", fmt.Sprintf("%s is out of range", t), "use 1s to 5m")
+	}
+	c.Kafka.validateClient(add)
+	if !slices.Contains([]string{"on", "off"}, c.Kafka.ResumeCheck) {
+		add("kafka.resume_check", fmt.Sprintf("%s is not a choice", quoted(c.Kafka.ResumeCheck)), "use on or off")
 	}
 }
 

@@ -25,7 +25,7 @@ var _ cdc.Store = Store{}
 // Load implements cdc.Store.
 func (Store) Load(ctx context.Context, db cdc.DB, slot string) (cdc.Record, bool, error) {
 	rec, err := scan(db.QueryRow(ctx, `
-		select system_identifier, timeline, incarnation, phase, confirmed_lsn::text
+		select system_identifier, timeline, incarnation, phase, confirmed_lsn::text, safe_xid::text::bigint
 		from outbox.relay_state where slot = $1`, slot))
 	if errors.Is(err, pgx.ErrNoRows) {
 		return cdc.Record{}, false, nil
@@ -39,13 +39,13 @@ func (Store) Load(ctx context.Context, db cdc.DB, slot string) (cdc.Record, bool
 // Put implements cdc.Store.
 func (Store) Put(ctx context.Context, db cdc.DB, slot string, rec cdc.Record) error {
 	_, err := db.Exec(ctx, `
-		insert into outbox.relay_state as s (slot, system_identifier, timeline, incarnation, phase, confirmed_lsn)
-		values ($1, $2, $3, $4, $5, $6::text::pg_lsn)
+		insert into outbox.relay_state as s (slot, system_identifier, timeline, incarnation, phase, confirmed_lsn, safe_xid)
+		values ($1, $2, $3, $4, $5, $6::text::pg_lsn, $7::text::xid8)
 		on conflict (slot) do update set
 			system_identifier = excluded.system_identifier, timeline = excluded.timeline,
 			incarnation = excluded.incarnation, phase = excluded.phase, confirmed_lsn = excluded.confirmed_lsn,
-			safe_xid = null, owner = null, updated_at = clock_timestamp()`,
-		slot, rec.SystemIdentifier, rec.Timeline, int64(rec.Incarnation), string(rec.Phase), lsnOrNull(rec.Confirmed))
+			safe_xid = excluded.safe_xid, owner = null, updated_at = clock_timestamp()`,
+		slot, rec.SystemIdentifier, rec.Timeline, int64(rec.Incarnation), string(rec.Phase), lsnOrNull(rec.Confirmed), xidOrNull(rec.SafeXID))
 	if err != nil {
 		return fmt.Errorf("write relay_state of slot %q: %w", slot, err)
 	}
@@ -70,7 +70,7 @@ func (Store) Acquire(ctx context.Context, db cdc.DB, slot, owner string, timelin
 	rec, err := scan(db.QueryRow(ctx, `
 		update outbox.relay_state set owner = $2, timeline = $3, updated_at = clock_timestamp()
 		where slot = $1
-		returning system_identifier, timeline, incarnation, phase, confirmed_lsn::text`, slot, owner, timeline))
+		returning system_identifier, timeline, incarnation, phase, confirmed_lsn::text, safe_xid::text::bigint`, slot, owner, timeline))
 	if err != nil {
 		return cdc.Record{}, fmt.Errorf("acquire relay_state of slot %q: %w", slot, err)
 	}
@@ -94,6 +94,33 @@ func (Store) Confirm(ctx context.Context, db cdc.DB, slot, owner string, lsn out
 	return nil
 }
 
+// Hold implements cdc.Store. The lock that it takes is one that Acquire waits for.
+func (Store) Hold(ctx context.Context, db cdc.DB, slot, owner string) error {
+	var held bool
+	err := db.QueryRow(ctx, `select true from outbox.relay_state where slot = $1 and owner = $2 for share`, slot, owner).Scan(&held)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("hold slot %q: %w", slot, cdc.ErrNotOwner)
+	case err != nil:
+		return fmt.Errorf("hold slot %q: %w", slot, err)
+	}
+	return nil
+}
+
+// EndBacklog implements cdc.Store.
+func (Store) EndBacklog(ctx context.Context, db cdc.DB, slot, owner string) error {
+	tag, err := db.Exec(ctx, `
+		update outbox.relay_state set phase = 'streaming', updated_at = clock_timestamp()
+		where slot = $1 and owner = $2 and phase = 'backlog'`, slot, owner)
+	if err != nil {
+		return fmt.Errorf("end backlog of slot %q: %w", slot, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fmt.Errorf("end backlog of slot %q: %w", slot, cdc.ErrNotOwner)
+	}
+	return nil
+}
+
 // Horizon implements cdc.Store. The order of the two statements is what makes it true: a transaction below the
 // snapshot's xmin has written its commit record before the snapshot was taken, so before the WAL position that is
 // read afterwards.
@@ -110,8 +137,12 @@ func (Store) Horizon(ctx context.Context, db cdc.DB) (h cdc.Horizon, err error) 
 func scan(row pgx.Row) (rec cdc.Record, err error) {
 	var incarnation int64
 	var phase string
-	err = row.Scan(&rec.SystemIdentifier, &rec.Timeline, &incarnation, &phase, &rec.Confirmed)
+	var safe *int64
+	err = row.Scan(&rec.SystemIdentifier, &rec.Timeline, &incarnation, &phase, &rec.Confirmed, &safe)
 	rec.Incarnation, rec.Phase = uint32(incarnation), cdc.Phase(phase)
+	if safe != nil {
+		rec.SafeXID = uint64(*safe)
+	}
 	return rec, err
 }
 

@@ -21,6 +21,8 @@ GRANT CONNECT ON DATABASE :"DBNAME" TO :"relay_role";
 GRANT USAGE ON SCHEMA outbox TO :"relay_role";
 GRANT SELECT ON outbox.events TO :"relay_role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.relay_state TO :"relay_role";
+GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.backlog TO :"relay_role";
+GRANT SELECT, INSERT ON outbox.recoveries TO :"relay_role";
 -- Only where the relay prunes published events:
 -- GRANT DELETE ON outbox.events TO :"relay_role";
 
@@ -34,6 +36,24 @@ GRANT USAGE ON SCHEMA outbox TO :"app_role";
 GRANT INSERT (id, tenant, event_key, aggregate_type, aggregate_id, event_type, payload, payload_bytes, headers, topic,
               partition_key, occurred_at) ON outbox.events TO :"app_role";
 GRANT EXECUTE ON FUNCTION outbox.uuid_v7() TO :"app_role";
+GRANT EXECUTE ON FUNCTION outbox.headers_fault(jsonb) TO :"app_role";
 GRANT EXECUTE ON FUNCTION outbox.headers_valid(jsonb) TO :"app_role";
 GRANT EXECUTE ON FUNCTION
     outbox.publish(text, text, text, text, json, bytea, jsonb, text, text, text, timestamptz, uuid) TO :"app_role";
+-- Events without a row. It needs no right on pg_logical_emit_message, for it runs with its owner's.
+GRANT EXECUTE ON FUNCTION
+    outbox.emit(text, text, text, text, json, bytea, jsonb, text, text, text, timestamptz, uuid) TO :"app_role";
+
+-- PostgreSQL lets everybody write logical messages, so everybody who can connect can forge what outbox.emit writes. With
+--     -v revoke_emit=1
+-- nobody but superusers and the owner of outbox.emit may, in this database. Grant EXECUTE on pg_logical_emit_message
+-- to roles whose own tools need it. Only a superuser can run this part.
+\if :{?revoke_emit}
+SELECT format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', oid::regprocedure),
+       format('GRANT EXECUTE ON FUNCTION %s TO %s', oid::regprocedure, (
+           SELECT proowner::regrole::text FROM pg_catalog.pg_proc
+           WHERE proname = 'emit' AND pronamespace = 'outbox'::regnamespace))
+FROM pg_catalog.pg_proc
+WHERE proname = 'pg_logical_emit_message' AND pronamespace = 'pg_catalog'::regnamespace
+\gexec
+\endif
