@@ -37,3 +37,31 @@ fmt: ## format the Go files
 .PHONY: demo
 demo: build ## show a relay at work, with nothing installed
 	bin/relay demo
+
+# Figures of one machine: quote them with it. SYSTEMS, ROWS, REPEATS and K say what is measured.
+SYSTEMS ?= floor-receive,floor-pipe,relay,debezium
+ROWS ?= 1000000
+REPEATS ?= 3
+K ?= 10
+
+.PHONY: bench
+bench: ## measure the relay side by side with others (needs Java, Maven once; minutes)
+	$(GO) run ./bench drain --systems $(SYSTEMS) --rows $(ROWS) --repeats $(REPEATS) --k $(K)
+	$(GO) run ./bench latency
+	$(GO) run ./bench memory
+	$(GO) run ./bench write
+	$(GO) run ./bench ledger
+
+# What the hot paths allocate, which does not hang on the clock. The counts are fixed so that what is allocated once
+# is spread over as many operations each time.
+HOT_PATHS = $(GO) test -run '^$$' -bench 'Benchmark(Accept|Chunk)$$' -benchmem -benchtime 2000000x ./sink ./cdc && \
+	$(GO) test -run '^$$' -bench 'BenchmarkSeal$$' -benchmem -benchtime 2000x ./sink && \
+	$(GO) test -run '^$$' -bench 'BenchmarkWrite$$/events' -benchmem -benchtime 500x ./outbox
+
+.PHONY: bench-check
+bench-check: ## compare what the hot paths allocate with bench/baseline.txt
+	{ $(HOT_PATHS); } | $(GO) run ./bench check
+
+.PHONY: bench-baseline
+bench-baseline: ## store what the hot paths allocate
+	{ $(HOT_PATHS); } | $(GO) run ./bench check -update
