@@ -51,7 +51,7 @@ func runDemo(ctx context.Context, p *process, o *demoOptions) error {
 	}
 	defer context.AfterFunc(soft, view.stopping)()
 
-	logging := LogConfig{Level: slog.LevelWarn, Format: "json"}
+	logging := LogConfig{Level: slog.LevelError, Format: "json"} // one broker, one replica: of that nobody needs a warning
 	if isTerminal(p.stderr) {
 		logging.Format = "text"
 	}
