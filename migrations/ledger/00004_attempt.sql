@@ -9,13 +9,13 @@ DO $$ BEGIN PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', 
 CREATE OR REPLACE FUNCTION ledger.claim_due(worker text, channels text[], n integer, lease interval DEFAULT NULL)
 RETURNS TABLE (id bigint, fence bigint, attempt integer, tenant text, event_key text, recipient text, channel text, provider_key text,
                lease_ms bigint, event_type text, payload bytea, headers jsonb, occurred_at timestamptz)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
 DECLARE
     mine CONSTANT text[] := ledger.own_tenants();
     moment timestamptz;
-    given integer := 0;
+    given bigint[] := '{}';
     met boolean;
     r record;
     done record;
@@ -24,45 +24,49 @@ DECLARE
 BEGIN
     PERFORM ledger.check_channels(claim_due.channels, claim_due.n);
     PERFORM ledger.check_worker(claim_due.worker);
-    PERFORM ledger.check_lease(claim_due.lease, s) FROM unnest(claim_due.channels) AS u (c), ledger.settings(u.c) s;
-    -- Rows that were due but not to be claimed are no longer due, so another round meets others. Ten bound the time
-    -- for which one call holds its locks.
-    FOR round IN 1..10 LOOP
-        met := false;
-        moment := clock_timestamp(); -- in a variable: the index serves no condition on a volatile function
-        FOR r IN
-            SELECT d AS d, f AS s, p.predecessor
-            FROM ledger.notification_dispatches d
-            CROSS JOIN LATERAL ledger.settings(d.channel) f
-            CROSS JOIN LATERAL (SELECT CASE WHEN f.after_channel IS NULL THEN 'delivered' ELSE ledger.predecessor(d.tenant, d.event_key, d.recipient, f.after_channel) END OFFSET 0) p (predecessor)
-            WHERE d.due_at <= moment AND d.channel = ANY (claim_due.channels) AND (mine IS NULL OR d.tenant = ANY (mine))
-            ORDER BY d.due_at
-            LIMIT claim_due.n - given
-            FOR NO KEY UPDATE OF d SKIP LOCKED
-        LOOP
-            met := true;
-            s := r.s;
-            SELECT t.* INTO done
-            FROM ledger.take_step(r.d, ledger.next_step(r.d, s, r.predecessor, moment), moment, claim_due.worker,
-                                  coalesce(claim_due.lease, s.lease), NULL) t;
-            CONTINUE WHEN done.outcome <> 'reserved';
-            d := done.d;
-            given := given + 1;
-            id := d.id;
-            fence := d.fence;
-            attempt := d.attempts;
-            tenant := d.tenant;
-            event_key := d.event_key;
-            recipient := d.recipient;
-            channel := d.channel;
-            provider_key := ledger.provider_key(d.tenant, d.event_key, d.recipient, d.channel, d.generation);
-            lease_ms := ledger.milliseconds(d.lease_until - moment);
-            SELECT e.event_type, e.payload, e.headers, e.occurred_at INTO event_type, payload, headers, occurred_at
-            FROM ledger.events e WHERE e.tenant = d.tenant AND e.event_key = d.event_key;
-            RETURN NEXT;
+    PERFORM ledger.check_lease(claim_due.lease, f) FROM unnest(claim_due.channels) AS u (c), ledger.settings(u.c) f;
+    -- SKIP LOCKED waits after all where a row is changed twice while it is being locked, and whoever waits so with rows
+    -- in hand may be waited for. Giving up after lock_timeout, well before deadlock_timeout, gives them back. No row is
+    -- returned before the block has ended well.
+    BEGIN
+        -- Rows that were due but not to be claimed are no longer due, so another round meets others. Ten bound the time
+        -- for which one call holds its locks.
+        FOR round IN 1..10 LOOP
+            met := false;
+            moment := clock_timestamp(); -- in a variable: the index serves no condition on a volatile function
+            FOR r IN
+                SELECT d AS d, f AS s, p.predecessor
+                FROM ledger.notification_dispatches d
+                CROSS JOIN LATERAL ledger.settings(d.channel) f
+                CROSS JOIN LATERAL (SELECT CASE WHEN f.after_channel IS NULL THEN 'delivered' ELSE ledger.predecessor(d.tenant, d.event_key, d.recipient, f.after_channel) END OFFSET 0) p (predecessor)
+                WHERE d.due_at <= moment AND d.channel = ANY (claim_due.channels) AND (mine IS NULL OR d.tenant = ANY (mine))
+                ORDER BY d.due_at
+                LIMIT claim_due.n - cardinality(given)
+                FOR NO KEY UPDATE OF d SKIP LOCKED
+            LOOP
+                met := true;
+                s := r.s;
+                SELECT t.* INTO done
+                FROM ledger.take_step(r.d, ledger.next_step(r.d, s, r.predecessor, moment), moment, claim_due.worker,
+                                      coalesce(claim_due.lease, s.lease), NULL) t;
+                IF done.outcome = 'reserved' THEN
+                    d := done.d;
+                    given := given || d.id;
+                END IF;
+            END LOOP;
+            EXIT WHEN cardinality(given) >= claim_due.n OR NOT met;
         END LOOP;
-        EXIT WHEN given >= claim_due.n OR NOT met;
-    END LOOP;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN;
+    END;
+    RETURN QUERY
+        SELECT x.id, x.fence, x.attempts, x.tenant, x.event_key, x.recipient, x.channel,
+               ledger.provider_key(x.tenant, x.event_key, x.recipient, x.channel, x.generation),
+               ledger.milliseconds(x.lease_until - x.held_since), e.event_type, e.payload, e.headers, e.occurred_at
+        FROM unnest(given) WITH ORDINALITY AS g (id, i)
+        CROSS JOIN LATERAL (SELECT t.* FROM ledger.notification_dispatches t WHERE t.id = g.id LIMIT 1) x
+        LEFT JOIN LATERAL (SELECT v.* FROM ledger.events v WHERE v.tenant = x.tenant AND v.event_key = x.event_key LIMIT 1) e ON true
+        ORDER BY g.i;
 END
 $$;
 COMMENT ON FUNCTION ledger.claim_due(text, text[], integer, interval) IS

@@ -8,39 +8,46 @@ DO $$ BEGIN PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', 
 CREATE OR REPLACE FUNCTION ledger.claim_uncertain(worker text, channels text[], n integer, lease interval)
 RETURNS TABLE (id bigint, fence bigint, tenant text, event_key text, recipient text, channel text, provider_key text,
                provider_ref text, first_effect_at timestamptz, lease_ms bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
 DECLARE
     mine CONSTANT text[] := ledger.own_tenants();
     moment CONSTANT timestamptz := clock_timestamp();
-    span interval;
+    given bigint[] := '{}';
     r record;
     d ledger.notification_dispatches;
 BEGIN
     PERFORM ledger.check_channels(claim_uncertain.channels, claim_uncertain.n);
     PERFORM ledger.check_worker(claim_uncertain.worker);
-    PERFORM ledger.check_lease(claim_uncertain.lease, s) FROM unnest(claim_uncertain.channels) AS u (c), ledger.settings(u.c) s;
-    FOR r IN
-        SELECT d AS d, f.lease
-        FROM ledger.notification_dispatches d CROSS JOIN LATERAL ledger.settings(d.channel) f
-        WHERE d.probe_until <= moment AND d.channel = ANY (claim_uncertain.channels) AND (mine IS NULL OR d.tenant = ANY (mine))
-        ORDER BY d.probe_until
-        LIMIT claim_uncertain.n
-        FOR NO KEY UPDATE OF d SKIP LOCKED
-    LOOP
-        d := r.d;
-        span := coalesce(claim_uncertain.lease, r.lease);
-        PERFORM ledger.end_attempt(d, 'superseded', 'probe_over', moment); -- a probe that was not heard of in time
-        UPDATE ledger.notification_dispatches AS t
-        SET fence = t.fence + 1, worker = claim_uncertain.worker, held_since = moment, probe_until = moment + span
-        WHERE t.id = d.id
-        RETURNING t.id, t.fence, t.tenant, t.event_key, t.recipient, t.channel,
-                  ledger.provider_key(t.tenant, t.event_key, t.recipient, t.channel, t.generation),
-                  t.provider_ref, t.first_effect_at, ledger.milliseconds(t.probe_until - moment)
-        INTO id, fence, tenant, event_key, recipient, channel, provider_key, provider_ref, first_effect_at, lease_ms;
-        RETURN NEXT;
-    END LOOP;
+    PERFORM ledger.check_lease(claim_uncertain.lease, f) FROM unnest(claim_uncertain.channels) AS u (c), ledger.settings(u.c) f;
+    BEGIN -- see claim_due
+        FOR r IN
+            SELECT d AS d, f.lease
+            FROM ledger.notification_dispatches d CROSS JOIN LATERAL ledger.settings(d.channel) f
+            WHERE d.probe_until <= moment AND d.channel = ANY (claim_uncertain.channels) AND (mine IS NULL OR d.tenant = ANY (mine))
+            ORDER BY d.probe_until
+            LIMIT claim_uncertain.n
+            FOR NO KEY UPDATE OF d SKIP LOCKED
+        LOOP
+            d := r.d;
+            PERFORM ledger.end_attempt(d, 'superseded', 'probe_over', moment); -- a probe that was not heard of in time
+            UPDATE ledger.notification_dispatches AS t
+            SET fence = t.fence + 1, worker = claim_uncertain.worker, held_since = moment,
+                probe_until = moment + coalesce(claim_uncertain.lease, r.lease)
+            WHERE t.id = d.id;
+            given := given || d.id;
+        END LOOP;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN;
+    END;
+    RETURN QUERY
+        SELECT x.id, x.fence, x.tenant, x.event_key, x.recipient, x.channel,
+               ledger.provider_key(x.tenant, x.event_key, x.recipient, x.channel, x.generation),
+               x.provider_ref, x.first_effect_at, ledger.milliseconds(x.probe_until - x.held_since)
+        FROM unnest(given) WITH ORDINALITY AS g (id, i)
+        CROSS JOIN LATERAL (SELECT t.* FROM ledger.notification_dispatches t WHERE t.id = g.id LIMIT 1) x
+        ORDER BY g.i;
 END
 $$;
 COMMENT ON FUNCTION ledger.claim_uncertain(text, text[], integer, interval) IS
@@ -145,7 +152,7 @@ COMMENT ON FUNCTION ledger.redrive(bigint, text, text, boolean) IS
     'Has a dead, skipped or uncertain delivery tried again under the same provider key; with resend a delivered, dead or uncertain one made once more under a new key, so that it may arrive twice. Answers redriven, refused or gone.';
 
 CREATE OR REPLACE FUNCTION ledger.sweep(n integer, OUT to_uncertain integer, OUT to_dead integer, OUT to_skipped integer) RETURNS record
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -160,31 +167,37 @@ BEGIN
     to_uncertain := 0;
     to_dead := 0;
     to_skipped := 0;
-    FOR r IN
-        SELECT d AS d, ledger.next_step(d, f, p.predecessor, moment) AS step
-        FROM ledger.notification_dispatches d
-        CROSS JOIN LATERAL ledger.settings(d.channel) f
-        CROSS JOIN LATERAL (SELECT CASE WHEN f.after_channel IS NULL THEN 'delivered' ELSE ledger.predecessor(d.tenant, d.event_key, d.recipient, f.after_channel) END OFFSET 0) p (predecessor)
-        WHERE d.due_at <= moment AND (mine IS NULL OR d.tenant = ANY (mine))
-          AND ledger.next_step(d, f, p.predecessor, moment) IN ('park', 'exhaust', 'after_skipped', 'after_dead')
-        ORDER BY d.due_at
-        LIMIT sweep.n
-        FOR NO KEY UPDATE OF d SKIP LOCKED
-    LOOP
-        PERFORM ledger.take_step(r.d, r.step, moment, NULL, NULL, NULL);
-        CASE r.step
-        WHEN 'park' THEN to_uncertain := to_uncertain + 1;
-        WHEN 'exhaust' THEN to_dead := to_dead + 1;
-        ELSE to_skipped := to_skipped + 1;
-        END CASE;
-    END LOOP;
+    BEGIN -- see claim_due
+        FOR r IN
+            SELECT d AS d, ledger.next_step(d, f, p.predecessor, moment) AS step
+            FROM ledger.notification_dispatches d
+            CROSS JOIN LATERAL ledger.settings(d.channel) f
+            CROSS JOIN LATERAL (SELECT CASE WHEN f.after_channel IS NULL THEN 'delivered' ELSE ledger.predecessor(d.tenant, d.event_key, d.recipient, f.after_channel) END OFFSET 0) p (predecessor)
+            WHERE d.due_at <= moment AND (mine IS NULL OR d.tenant = ANY (mine))
+              AND ledger.next_step(d, f, p.predecessor, moment) IN ('park', 'exhaust', 'after_skipped', 'after_dead')
+            ORDER BY d.due_at
+            LIMIT sweep.n
+            FOR NO KEY UPDATE OF d SKIP LOCKED
+        LOOP
+            PERFORM ledger.take_step(r.d, r.step, moment, NULL, NULL, NULL);
+            CASE r.step
+            WHEN 'park' THEN to_uncertain := to_uncertain + 1;
+            WHEN 'exhaust' THEN to_dead := to_dead + 1;
+            ELSE to_skipped := to_skipped + 1;
+            END CASE;
+        END LOOP;
+    EXCEPTION WHEN lock_not_available THEN
+        to_uncertain := 0;
+        to_dead := 0;
+        to_skipped := 0;
+    END;
 END
 $$;
 COMMENT ON FUNCTION ledger.sweep(integer) IS
     'Settles up to n due rows that no reservation will: effects with an open outcome, exhausted rows, rows whose predecessor was skipped or is dead. Run it every minute where rows wait for workers that may be gone.';
 
 CREATE OR REPLACE FUNCTION ledger.purge(n integer) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -197,15 +210,16 @@ BEGIN
         PERFORM ledger.refuse_isolation();
     END IF;
     PERFORM ledger.check_n(purge.n);
+    -- = ANY (ARRAY(...)), not IN (...): the list is made once, whatever the plan.
     -- Ids rise with time, so what is old enough is met first. Rows of channels that keep theirs for longer are
     -- stepped over.
     WITH old AS (
         DELETE FROM ledger.notification_dispatches t
-        WHERE t.id IN (
+        WHERE t.id = ANY (ARRAY(
             SELECT d.id FROM ledger.notification_dispatches d CROSS JOIN LATERAL ledger.settings(d.channel) f
             WHERE d.state IN ('delivered', 'skipped', 'dead') AND f.retention > '0' AND d.done_at < moment - f.retention
               AND (mine IS NULL OR d.tenant = ANY (mine))
-            ORDER BY d.id LIMIT purge.n FOR UPDATE OF d SKIP LOCKED)
+            ORDER BY d.id LIMIT purge.n FOR UPDATE OF d SKIP LOCKED))
         RETURNING t.id, t.tenant, t.event_key
     )
     SELECT array_agg(o.id) AS ids, array_agg(o.tenant) AS tenants, array_agg(o.event_key) AS event_keys INTO gone FROM old o;
@@ -213,23 +227,26 @@ BEGIN
     DELETE FROM ledger.audit a WHERE a.dispatch_id = ANY (gone.ids);
     -- An event goes with the last of its rows; one whose rows were all refused as expired, by its age.
     DELETE FROM ledger.events e
-    WHERE (e.tenant, e.event_key) IN (
-        SELECT o.tenant, o.event_key FROM ledger.events o
-        WHERE ((o.tenant, o.event_key) IN (SELECT * FROM unnest(gone.tenants, gone.event_keys))
-               OR (o.tenant, o.event_key) IN (
-                   SELECT y.tenant, y.event_key FROM ledger.events y
-                   WHERE y.remembered_at < moment - keep AND (mine IS NULL OR y.tenant = ANY (mine))
-                     AND NOT EXISTS (SELECT FROM ledger.notification_dispatches d WHERE d.tenant = y.tenant AND d.event_key = y.event_key)
-                   ORDER BY y.remembered_at LIMIT purge.n))
-          AND NOT EXISTS (SELECT FROM ledger.notification_dispatches d WHERE d.tenant = o.tenant AND d.event_key = o.event_key)
-        FOR UPDATE OF o SKIP LOCKED);
+    WHERE e.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM (
+            SELECT DISTINCT * FROM unnest(gone.tenants, gone.event_keys)
+            UNION
+            (SELECT y.tenant, y.event_key FROM ledger.events y
+             WHERE y.remembered_at < moment - keep AND (mine IS NULL OR y.tenant = ANY (mine))
+               AND NOT EXISTS (SELECT FROM ledger.notification_dispatches d WHERE d.tenant = y.tenant AND d.event_key = y.event_key)
+             ORDER BY y.remembered_at LIMIT purge.n)) k (tenant, event_key)
+        JOIN ledger.events o ON o.tenant = k.tenant AND o.event_key = k.event_key
+        WHERE NOT EXISTS (SELECT FROM ledger.notification_dispatches d WHERE d.tenant = o.tenant AND d.event_key = o.event_key)
+        FOR UPDATE OF o SKIP LOCKED));
     IF mine IS NULL THEN -- attempts of rows that live on
         DELETE FROM ledger.dispatch_attempts a
-        WHERE (a.dispatch_id, a.fence) IN (
-            SELECT o.dispatch_id, o.fence FROM ledger.dispatch_attempts o WHERE o.ended_at < moment - keep
-            ORDER BY o.ended_at LIMIT purge.n FOR UPDATE SKIP LOCKED);
+        WHERE a.ctid = ANY (ARRAY(
+            SELECT o.ctid FROM ledger.dispatch_attempts o WHERE o.ended_at < moment - keep
+            ORDER BY o.ended_at LIMIT purge.n FOR UPDATE SKIP LOCKED));
     END IF;
     RETURN coalesce(cardinality(gone.ids), 0);
+EXCEPTION WHEN lock_not_available THEN -- see claim_due
+    RETURN 0;
 END
 $$;
 COMMENT ON FUNCTION ledger.purge(integer) IS
