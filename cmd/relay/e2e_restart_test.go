@@ -57,7 +57,7 @@ func TestE2E_StopAfterLast(t *testing.T) {
 }
 
 // TestE2E_StopWithinTransaction stops the relay when it has published a part of a transaction and knows no end of it:
-// what it stops with is not taken for the whole.
+// it reads on to the end, so that nothing of it comes again.
 func TestE2E_StopWithinTransaction(t *testing.T) {
 	t.Parallel()
 	fake := fakeKafka(t)
