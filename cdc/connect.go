@@ -29,8 +29,8 @@ var sessionParameters = map[string]string{
 	"lock_timeout":                        "0",
 }
 
-// connect opens the control connection: an ordinary session for checks, relay_state and watching the slot.
-func (s *Stream) connect(ctx context.Context) (*pgx.Conn, error) {
+// connSettings reads the settings anew and adds what every connection of the relay depends on.
+func (s *Stream) connSettings() (*pgx.ConnConfig, error) {
 	cfg, err := s.cfg.Connect()
 	if err != nil {
 		return nil, settingsError(err)
@@ -41,6 +41,15 @@ func (s *Stream) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "relay " + s.cfg.Slot
+	}
+	return cfg, nil
+}
+
+// connect opens the control connection: an ordinary session for checks, relay_state and watching the slot.
+func (s *Stream) connect(ctx context.Context) (*pgx.Conn, error) {
+	cfg, err := s.connSettings()
+	if err != nil {
+		return nil, err
 	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler in transaction mode may stand between
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
@@ -54,17 +63,11 @@ func (s *Stream) connect(ctx context.Context) (*pgx.Conn, error) {
 
 // connectReplication opens a replication connection over a wire.
 func (s *Stream) connectReplication(ctx context.Context) (*pgconn.PgConn, *wire, error) {
-	full, err := s.cfg.Connect()
+	full, err := s.connSettings()
 	if err != nil {
-		return nil, nil, settingsError(err)
+		return nil, nil, err
 	}
-	cfg := full.Config.Copy()
-	for k, v := range sessionParameters {
-		cfg.RuntimeParams[k] = v
-	}
-	if cfg.RuntimeParams["application_name"] == "" {
-		cfg.RuntimeParams["application_name"] = "relay " + s.cfg.Slot
-	}
+	cfg := &full.Config
 	cfg.RuntimeParams["replication"] = "database"
 	var w *wire
 	dial := cfg.DialFunc
