@@ -94,7 +94,7 @@
 //	transient  too few replicas                                  19                         the same
 //	transient  coordinator not ready, fence under way            14 15 16 48 51 55          the same
 //	missing    topic or partition does not exist                 3 100 103                  the same, up to 3 s apart; state topic_missing
-//	denied     certificates or credentials do not fit            TLS, files  the same as below
+//	denied     certificates or credentials do not fit            TLS, files                 the same as the next
 //	denied     our principal may not                             29 30 31 33 34 53 54 58    again every Config.Recheck; state broker_denied
 //	poison     the record can never be taken                     10 17 18 32 87             split; alone: state halted, again every Config.Recheck
 //	success    duplicate of a batch whose answer was lost        46                         acknowledged
@@ -147,7 +147,7 @@
 //
 // Why not one request at a time for all partitions of a broker (2026-11): the slowest partition would set the pace
 // of all. A courier has a few requests under way, packs into the next what came meanwhile, and sends what was late
-// alone. With few partitions each batch has a request of its own, as before; five hundred need a dozen connections.
+// by itself. With few partitions each batch has a request of its own, as before; five hundred need a dozen connections.
 //
 // Why not kafka-go's TLS and SASL (2026-11): it tells a refused password from a lost connection only sometimes, sets
 // no deadline for the exchange, and its SCRAM is another dependency. The door is two hundred lines.

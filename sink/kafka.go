@@ -93,8 +93,7 @@ type Kafka struct {
 	reading  *readRoom
 	fencedAt atomic.Int64 // Unix nanoseconds of the last fence
 
-	packer    *packer
-	throttled atomic.Int64 // nanoseconds that brokers asked us to wait
+	packer *packer
 
 	mu         sync.Mutex // guards the fields below
 	partitions map[partitionKey]*partition
@@ -276,7 +275,7 @@ func (k *Kafka) courier(broker int32) *courier {
 	defer k.mu.Unlock()
 	c := k.couriers[broker]
 	if c == nil {
-		c = &courier{kafka: k, broker: broker}
+		c = newCourier(k, broker)
 		k.couriers[broker] = c
 	}
 	return c

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
 	"github.com/segmentio/kafka-go/compress"
 )
@@ -77,6 +78,26 @@ func (p *packer) writer(out io.Writer) io.WriteCloser {
 		}
 	}
 	return p.codec.Codec().NewWriter(out)
+}
+
+// unpackWindow bounds what a batch can make a decompressor keep.
+const unpackWindow = 16 << 20
+
+// decompress returns a reader of a batch's records; nil for a compression that nobody here knows. zstd says in its
+// first bytes how much memory it wants, which kafka-go's own reader would give to whoever may write to the topic.
+func decompress(c compress.Compression, r io.Reader) (io.ReadCloser, error) {
+	if c == compress.Zstd {
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(unpackWindow))
+		if err != nil {
+			return nil, err
+		}
+		return d.IOReadCloser(), nil
+	}
+	codec := c.Codec()
+	if codec == nil {
+		return nil, nil
+	}
+	return codec.NewReader(r), nil
 }
 
 // unpack takes the buffer of a batch whose fate is known.

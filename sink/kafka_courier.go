@@ -18,77 +18,87 @@ import (
 // brings a batch does the work: the first one that waits carries all the others.
 //
 // A partition that the broker answers late would hold up those whose batches are in its request. So whatever was in a
-// late or failed request goes alone the next time, outside the few, until it is answered quickly again.
+// late request goes another way the next time, one with requests of its own, until it is answered quickly again. It
+// shares a request there only when all of these are under way.
 type courier struct {
 	kafka  *Kafka
 	broker int32
 
-	mu      sync.Mutex // guards the fields below
+	mu          sync.Mutex // guards the fields below
+	prompt, lag way
+	mutedTo     time.Time     // the broker asked to be left alone until then
+	usual       time.Duration // how long an answer takes, roughly
+}
+
+// way is a number of requests that may be under way, and what waits for one.
+type way struct {
+	most    int
 	running int
 	waiting []*parcel
-	bytes   int       // of those that wait
-	mutedTo time.Time // the broker asked to be left alone until then
+}
+
+func newCourier(k *Kafka, broker int32) *courier {
+	return &courier{kafka: k, broker: broker, prompt: way{most: promptMost}, lag: way{most: lagMost}}
 }
 
 // parcel is a batch on its way.
 type parcel struct {
 	batch *Batch
 	done  chan error     // holds one: the partition's answer
+	late  chan bool      // holds one: whether it was late
 	lead  chan []*parcel // holds one: carry these, the parcel itself among them
 }
 
 const (
-	courierMost  = 4       // requests under way with several partitions
+	promptMost   = 4
+	lagMost      = 8
 	courierBytes = 8 << 20 // of one request; a single batch may have more
-	courierLate  = 250 * time.Millisecond
+
+	// An answer is late when it takes several times as long as usual, and a while.
+	lateTimes = 4
+	lateLeast = 250 * time.Millisecond
 )
 
-// send returns the broker's answer for the batch.
-func (c *courier) send(ctx context.Context, b *Batch, alone bool) (err error, late bool) {
-	p := &parcel{batch: b, done: make(chan error, 1), lead: make(chan []*parcel, 1)}
-	start := time.Now()
-	if alone {
-		c.carry(ctx, []*parcel{p})
-		err = <-p.done
-		return err, time.Since(start) > courierLate
+// send returns the broker's answer for the batch, and whether it was late; wasLate says so of the one before.
+func (c *courier) send(ctx context.Context, b *Batch, wasLate bool) (err error, late bool) {
+	p := &parcel{batch: b, done: make(chan error, 1), late: make(chan bool, 1), lead: make(chan []*parcel, 1)}
+	w := &c.prompt
+	if wasLate {
+		w = &c.lag
 	}
 	c.mu.Lock()
-	c.waiting = append(c.waiting, p)
-	c.bytes += b.wireSize()
+	w.waiting = append(w.waiting, p)
 	var load []*parcel
-	if c.running < courierMost {
-		c.running++
-		load = c.take()
+	if w.running < w.most {
+		w.running++
+		load = w.take()
 	}
 	c.mu.Unlock()
 	if load == nil {
 		select {
 		case err := <-p.done:
-			return err, time.Since(start) > courierLate
+			return err, <-p.late
 		case load = <-p.lead:
 		case <-ctx.Done(): // and so the session is over for all that wait
 			return context.Cause(ctx), true
 		}
 	}
-	sent := time.Now()
 	c.carry(ctx, load)
-	late = time.Since(sent) > courierLate
-
 	c.mu.Lock()
-	if next := c.take(); next != nil {
+	if next := w.take(); next != nil {
 		next[0].lead <- next
 	} else {
-		c.running--
+		w.running--
 	}
 	c.mu.Unlock()
-	return <-p.done, late
+	return <-p.done, <-p.late
 }
 
-// take removes from those that wait what goes in one request; nil: nobody waits. Call it with mu held.
-func (c *courier) take() []*parcel {
+// take removes from those that wait what goes in one request; nil: nobody waits. Call it with the courier's mu held.
+func (w *way) take() []*parcel {
 	n, size := 0, 0
-	for n < len(c.waiting) {
-		more := c.waiting[n].batch.wireSize()
+	for n < len(w.waiting) {
+		more := w.waiting[n].batch.wireSize()
 		if n > 0 && size+more > courierBytes {
 			break
 		}
@@ -98,11 +108,10 @@ func (c *courier) take() []*parcel {
 	if n == 0 {
 		return nil
 	}
-	load := append([]*parcel(nil), c.waiting[:n]...)
-	k := copy(c.waiting, c.waiting[n:])
-	clear(c.waiting[k:])
-	c.waiting = c.waiting[:k]
-	c.bytes -= size
+	load := append([]*parcel(nil), w.waiting[:n]...)
+	k := copy(w.waiting, w.waiting[n:])
+	clear(w.waiting[k:])
+	w.waiting = w.waiting[:k]
 	return load
 }
 
@@ -110,10 +119,11 @@ func (c *courier) take() []*parcel {
 func (c *courier) carry(ctx context.Context, load []*parcel) {
 	if err := c.unmuted(ctx); err != nil {
 		for _, p := range load {
-			p.done <- err
+			p.answer(err, true)
 		}
 		return
 	}
+	start := time.Now()
 	k := c.kafka
 	req := &produceRequest{broker: c.broker, clientID: k.cfg.ClientID}
 	req.Acks, req.Timeout = -1, int32(k.cfg.RequestTimeout.Milliseconds()/2)
@@ -130,9 +140,10 @@ func (c *courier) carry(ctx context.Context, load []*parcel) {
 		})
 	}
 	res, err := request[*produce.Response](ctx, k, req)
+	late := c.judge(time.Since(start))
 	if err != nil {
 		for _, p := range load {
-			p.done <- err
+			p.answer(err, late)
 		}
 		return
 	}
@@ -152,8 +163,23 @@ func (c *courier) carry(ctx context.Context, load []*parcel) {
 		if !ok {
 			err = errNotMentioned
 		}
-		p.done <- err
+		p.answer(err, late)
 	}
+}
+
+func (p *parcel) answer(err error, late bool) {
+	p.late <- late
+	p.done <- err
+}
+
+// judge says whether an answer was late, and learns from how long it took, slowly, so that one partition that is late
+// for long does not become what is usual.
+func (c *courier) judge(took time.Duration) (late bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	late = took > max(lateLeast, lateTimes*c.usual)
+	c.usual += (min(took, 2*c.usual+10*time.Millisecond) - c.usual) / 8
+	return late
 }
 
 var errNotMentioned = errors.New("the broker's answer does not mention the partition")
@@ -166,7 +192,6 @@ func (c *courier) mute(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mutedTo = time.Now().Add(d)
-	c.kafka.throttled.Add(int64(d))
 }
 
 // unmuted waits until the broker may be asked again.

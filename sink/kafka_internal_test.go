@@ -228,3 +228,27 @@ func endOffset(t *testing.T, brokers []string, topic string) int64 {
 	}
 	return ends[topic][0].Offset
 }
+
+// TestPacker_Keeps wants the buffer of a batch whose fate is open to be left to it: a connection that was given up may
+// still be reading it.
+func TestPacker_Keeps(t *testing.T) {
+	p, err := newPacker("lz4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := build(t, "t", 0, someEvents(200)...)
+	p.pack(b)
+	if b.packed == nil || b.wireSize() >= sizeLen+batchHeader+b.size {
+		t.Fatalf("%d bytes were not made less", b.size)
+	}
+	b.open = true
+	p.unpack(b)
+	if b.packed == nil || len(p.free) != 0 {
+		t.Error("the buffer of an open batch was taken for another")
+	}
+	b.open = false
+	p.unpack(b)
+	if b.packed != nil || len(p.free) != 1 {
+		t.Error("the buffer of a settled batch was not kept")
+	}
+}

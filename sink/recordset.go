@@ -137,11 +137,13 @@ func (s *recordSet) begin() (done bool, err error) {
 	s.plain.Reset(b[batchHeader:])
 	s.body = &s.plain
 	if c := compress.Compression(attributes & attrCompression); c != compress.None {
-		codec := c.Codec()
-		if codec == nil {
+		d, err := decompress(c, &s.plain)
+		if err != nil {
+			return false, errUnreadable
+		}
+		if d == nil {
 			return false, nil
 		}
-		d := codec.NewReader(&s.plain)
 		s.closer = d
 		if s.buf == nil {
 			s.buf = bufio.NewReaderSize(d, chunk1)
