@@ -19,8 +19,8 @@ type chunk struct {
 }
 
 const (
-	chunkBytes  = 128 << 10
-	chunkEvents = 1024
+	chunkBytes  = 256 << 10
+	chunkEvents = 2048
 	chunkCount  = 3
 )
 

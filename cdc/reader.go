@@ -42,6 +42,9 @@ type reader struct {
 	full chan *chunk   // closed by the reader when it hands over no more
 	wake chan struct{} // for waits that are not on the socket
 
+	sent      int64     // when the server sent the last message, by its own clock
+	heldUntil time.Time // while behind: when the chunk goes on at the latest; zero: nothing is held
+
 	nextStatus   time.Time
 	sentFlush    outbox.LSN
 	received     outbox.LSN
@@ -150,7 +153,7 @@ func (r *reader) copyData(data []byte) error {
 	case 'w':
 		c.u64() // start of the data
 		end := outbox.LSN(c.u64())
-		c.u64() // server's clock
+		r.sent = int64(c.u64())
 		if c.short || len(c.b) == 0 {
 			return fmt.Errorf("decode WAL data: %w", errTruncated)
 		}
@@ -226,7 +229,7 @@ func (r *reader) tryHandOver() bool {
 	case r.full <- r.cur:
 		// There is one more chunk than the dispatcher and the queue can hold, so one is free.
 		r.split = r.split || split
-		r.cur = <-r.free
+		r.cur, r.heldUntil = <-r.free, time.Time{}
 		r.waiting.Store(false)
 		return true
 	default:
@@ -235,16 +238,47 @@ func (r *reader) tryHandOver() bool {
 }
 
 // beforeWait implements waiter.
-func (r *reader) beforeWait(hot bool) (time.Time, error) {
+func (r *reader) beforeWait(hot bool) (until time.Time, held bool, err error) {
 	if err := r.service(); err != nil {
-		return time.Time{}, err
+		return time.Time{}, false, err
+	}
+	if len(r.cur.events) == 0 || r.ended {
+		return r.nextStatus, false, nil
+	}
+	if until := r.holdUntil(); !until.IsZero() {
+		if r.nextStatus.Before(until) {
+			until = r.nextStatus
+		}
+		return until, true, nil
 	}
 	// While rows flow a chunk may grow as long as the sink has work; when they stop nothing is held back.
-	if len(r.cur.events) > 0 && !r.ended && (!hot || !r.busy.Load()) && !r.tryHandOver() {
+	if (!hot || !r.busy.Load()) && !r.tryHandOver() {
 		r.waiting.Store(true)
 		r.tryHandOver() // the dispatcher may have looked before waiting was set
 	}
-	return r.nextStatus, nil
+	return r.nextStatus, false, nil
+}
+
+const (
+	behindAfter = 100 * time.Millisecond
+	behindHold  = 10 * time.Millisecond
+)
+
+// holdUntil returns until when the chunk waits to become full; zero: it does not wait. It does while what comes is late
+// already, by the server's own clock. Where CPU is short rows come slowly, and handing on each few of them, with a
+// request to the broker of their own, would take what CPU is left.
+func (r *reader) holdUntil() time.Time {
+	if pgTime(r.sent).Sub(r.tx.commitTime) < behindAfter {
+		return time.Time{}
+	}
+	now := time.Now()
+	if r.heldUntil.IsZero() {
+		r.heldUntil = now.Add(behindHold)
+	}
+	if !now.Before(r.heldUntil) {
+		return time.Time{}
+	}
+	return r.heldUntil
 }
 
 // service does what is due: leave, drain, talk.

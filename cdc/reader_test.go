@@ -153,3 +153,49 @@ func TestReader_DrainEndsWithATransaction(t *testing.T) {
 		}
 	}
 }
+
+// TestReader_Hold: rows that come late already are gathered, so that a machine short of CPU does not pay for each few of
+// them; rows that come at once are handed on at once; nothing is held for long, nor beyond the next status update.
+func TestReader_Hold(t *testing.T) {
+	committed := must(decodeBegin(beginBody())).commitTime.UnixMicro() - pgEpoch
+	gathered := func(late time.Duration) *reader {
+		r := testReader(t)
+		r.nextStatus = time.Now().Add(time.Hour)
+		r.feed(t, kindBegin, beginBody())
+		r.feed(t, kindInsert, insertBody())
+		r.sent = committed + late.Microseconds()
+		return r
+	}
+	wait := func(r *reader) (until time.Time, held bool) {
+		t.Helper()
+		until, held, err := r.beforeWait(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return until, held
+	}
+
+	r := gathered(behindAfter - time.Millisecond)
+	if _, held := wait(r); held || len(r.full) != 1 {
+		t.Error("a row that is not late was held")
+	}
+	r = gathered(behindAfter)
+	until, held := wait(r)
+	if !held || len(r.full) != 0 {
+		t.Fatal("a late row was not held")
+	}
+	if again, _ := wait(r); !again.Equal(until) {
+		t.Errorf("waiting again moved the end from %v to %v", until, again)
+	}
+	r.nextStatus = until.Add(-time.Millisecond)
+	if early, _ := wait(r); !early.Equal(r.nextStatus) {
+		t.Errorf("held until %v, beyond the next status update at %v", early, r.nextStatus)
+	}
+	r.nextStatus, r.heldUntil = until.Add(time.Hour), time.Now()
+	if _, held := wait(r); held || len(r.full) != 1 {
+		t.Error("the row was held for longer")
+	}
+	if !r.heldUntil.IsZero() {
+		t.Error("the next chunk has the last one's time")
+	}
+}

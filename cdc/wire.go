@@ -39,8 +39,9 @@ type wire struct {
 // waiter is the owner of the connection.
 type waiter interface {
 	// beforeWait is called when no byte is left to read. It returns when to be called again at the latest, or
-	// the error that the reading ends with. hot says that rows are flowing and more will come presently.
-	beforeWait(hot bool) (until time.Time, err error)
+	// the error that the reading ends with. hot says that rows are flowing and more will come presently; held, that
+	// until then a few bytes are not worth waking up for.
+	beforeWait(hot bool) (until time.Time, held bool, err error)
 }
 
 const (
@@ -146,18 +147,18 @@ func (c *wire) rawFill() (n int, err error) {
 // prepareWait lets the owner act and sets how long, and for how much, to wait.
 func (c *wire) prepareWait(fd uintptr) error {
 	hot := c.raw != nil && c.flow.hot(time.Now())
-	until, err := c.waiter.beforeWait(hot)
+	until, held, err := c.waiter.beforeWait(hot)
 	if err != nil {
 		return err
 	}
 	want := 1
-	if hot {
+	if hot || held {
 		want = flowLowat
 	}
 	if c.raw != nil && want != c.lowat && setLowat(fd, want) == nil {
 		c.lowat = want
 	}
-	if hot {
+	if hot && !held {
 		if soon := time.Now().Add(flowWait); until.IsZero() || soon.Before(until) {
 			until = soon
 		}
