@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,6 +35,10 @@ const (
 	markerPollMost = 50 * time.Millisecond
 )
 
+// gather is how long a fence waits for partitions that become due together, as those of one chunk of events do. It costs
+// less than the round trips of a second fence, and comes once for each partition.
+const gather = 2 * time.Millisecond
+
 // fence returns nil when the partition has our marker.
 func (f *fencer) fence(ctx context.Context, p partitionKey) error {
 	c := &fenceCall{partition: p, done: make(chan error, 1)}
@@ -57,28 +62,43 @@ func (f *fencer) fence(ctx context.Context, p partitionKey) error {
 func (f *fencer) lead(ctx context.Context) {
 	for {
 		f.mu.Lock()
-		calls := f.waiting
-		f.waiting = nil
-		if len(calls) == 0 {
+		if len(f.waiting) == 0 {
 			f.running = false
 			f.mu.Unlock()
 			return
 		}
 		f.mu.Unlock()
+		pause := time.NewTimer(gather)
+		select {
+		case <-pause.C:
+		case <-ctx.Done(): // the round sees it too
+		}
+		pause.Stop()
+		f.mu.Lock()
+		calls := f.waiting
+		f.waiting = nil
+		f.mu.Unlock()
 		f.round(ctx, calls)
 	}
 }
 
-// round fences the partitions of the calls with one transaction and answers every call. One partition's error keeps
-// all others out of the transaction; their lanes ask again, and by then it is waiting for its own next try.
+// round fences the partitions of the calls with one transaction and answers every call. A partition that the broker
+// refuses keeps all others out of the transaction, so then each topic has one of its own; within a topic the lanes ask
+// again, and by then the refused one is waiting for its own next try.
 func (f *fencer) round(ctx context.Context, calls []*fenceCall) {
+	codes, err := f.add(ctx, calls)
+	if rest := byTopic(calls); err == nil && len(rest) > 1 && refused(codes, calls) {
+		for _, calls := range rest {
+			f.round(ctx, calls)
+		}
+		return
+	}
 	answer := func(c *fenceCall, err error) {
 		if err != nil {
 			err = fmt.Errorf("fence: %w", err)
 		}
 		c.done <- err
 	}
-	codes, err := f.add(ctx, calls)
 	var added []*fenceCall
 	for _, c := range calls {
 		switch code, ok := codes[c.partition]; {
@@ -99,6 +119,23 @@ func (f *fencer) round(ctx context.Context, calls []*fenceCall) {
 	for _, c := range added {
 		answer(c, err)
 	}
+}
+
+// byTopic groups the calls.
+func byTopic(calls []*fenceCall) map[string][]*fenceCall {
+	groups := map[string][]*fenceCall{}
+	for _, c := range calls {
+		groups[c.partition.topic] = append(groups[c.partition.topic], c)
+	}
+	return groups
+}
+
+// refused reports whether a partition is not in the transaction.
+func refused(codes map[partitionKey]kafka.Error, calls []*fenceCall) bool {
+	return slices.ContainsFunc(calls, func(c *fenceCall) bool {
+		code, ok := codes[c.partition]
+		return !ok || code != 0
+	})
 }
 
 // add opens the transaction over the partitions and returns each one's answer.
