@@ -24,7 +24,12 @@ func interval(d time.Duration) any {
 	if d == 0 {
 		return nil
 	}
-	return fmt.Sprintf("%d microseconds", d.Microseconds())
+	return span(d)
+}
+
+// span is interval where zero is a value. PostgreSQL 14 reads no number of more than 32 bits.
+func span(d time.Duration) string {
+	return fmt.Sprintf("%d hours %.6f seconds", d/time.Hour, (d % time.Hour).Truncate(time.Microsecond).Seconds())
 }
 
 // stamp returns t for a ::text::timestamptz parameter, in a form that every DateStyle reads the same, or NULL where

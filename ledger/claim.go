@@ -14,7 +14,7 @@ import (
 func (l *Ledger) ClaimDue(ctx context.Context, channels []string, n int, opts ...Option) ([]Reservation, error) {
 	o := collectOptions(opts)
 	const query = `SELECT id, fence, attempt, tenant, event_key, recipient, channel, provider_key, lease_ms,
-  coalesce(event_type, ''), payload, headers::text, occurred_at
+  coalesce(event_type, ''), payload, headers::text, occurred_at, takeover
 FROM ledger.claim_due($1::text, $2::text::text[], $3::int, lease => $4::text::interval)`
 	var list []Reservation
 	err := l.call(ctx, nil, func(db DBTX) (err error) {
@@ -24,7 +24,8 @@ FROM ledger.claim_due($1::text, $2::text::text[], $3::int, lease => $4::text::in
 			var headers *string
 			var occurredAt *time.Time
 			if err := row.Scan(&r.ID, &r.Fence, &r.Attempt, &r.Key.Tenant, &r.Key.EventKey, &r.Key.Recipient, &r.Key.Channel,
-				&r.ProviderKey, &leaseMS, &r.Content.Type, &r.Content.Payload, &headers, &occurredAt); err != nil {
+				&r.ProviderKey, &leaseMS, &r.Content.Type, &r.Content.Payload, &headers, &occurredAt,
+				&r.takeover); err != nil {
 				return r, err
 			}
 			l.grant(&r, asked, leaseMS)

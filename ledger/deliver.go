@@ -38,7 +38,7 @@ func (l *Ledger) attempt(soft, hard context.Context, r Reservation, h Handler) (
 	began := time.Now()
 	a := &attempt{l: l, h: h, soft: soft, hold: l.hold(hard, r)}
 	defer a.hold.close()
-	l.countTakeover(a.hold.ctx, r)
+	l.countTakeover(r)
 	outcome, err := a.run()
 	if _, ok := errors.AsType[*PanicError](err); ok {
 		l.countPanic()
@@ -64,7 +64,8 @@ func (a *attempt) run() (Outcome, error) {
 	case a.soft.Err() != nil:
 		return a.release(context.Cause(a.soft))
 	case err != nil:
-		return a.fail(fmt.Errorf("check eligibility: %w", err), KindRetry, 0, false)
+		_, after := classify(err, false)
+		return a.fail(fmt.Errorf("check eligibility: %w", err), KindRetry, after, false)
 	case !ok:
 		return a.end("skip", func(ctx context.Context) (Outcome, error) {
 			return a.l.Skip(ctx, nil, a.hold.reservation(), reason)

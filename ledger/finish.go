@@ -19,7 +19,7 @@ func (l *Ledger) BeginEffect(ctx context.Context, r Reservation) (Outcome, error
 	}
 	// Not interval: there NULL is not the default, and zero is a fair value.
 	return l.answer(ctx, nil, r, "begin effect", `SELECT ledger.begin_effect($1::bigint, $2::bigint, $3::text::interval)`,
-		fmt.Sprintf("%d microseconds", minLeft.Microseconds()))
+		span(minLeft))
 }
 
 // Renew extends the lease and returns the reservation with its new deadline. The outcome is Renewed, or says why the

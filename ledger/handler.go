@@ -12,8 +12,9 @@ import (
 type Handler struct {
 	// Eligible is asked right before the effect, after reserving: permissions, preferences and times may have
 	// changed since the event. false skips for good, with a reason. An error means that nobody knows: nothing is
-	// sent, and it is asked again later. ErrMissing says that the business row is not there. db is the ledger's pool.
-	// Nil: whoever has an event is eligible.
+	// sent, and it is asked again later, after the channel's backoff or the pause that RetryAfter marks it with.
+	// ErrMissing says that the business row is not there. db is the ledger's pool. Nil: whoever has an event is
+	// eligible.
 	Eligible func(ctx context.Context, key Key, db DBTX) (ok bool, reason string, err error)
 
 	// Effect makes the effect and returns the provider's reference for it, if there is one. No transaction is open

@@ -122,7 +122,7 @@ func (l *Ledger) observe(o Observation) {
 
 // Check refuses channels that forget sooner than their source can repeat: with a horizon shorter than Config.Replay, or
 // without one while their rows are purged, a late repetition would be a second delivery. (That retention is not
-// shorter than the horizon, the table itself sees to.) It needs SELECT on ledger.channels. Errors: ErrHorizon.
+// shorter than the horizon, the table itself sees to.) Errors: ErrHorizon.
 func (l *Ledger) Check(ctx context.Context) error {
 	type channel struct {
 		name    string

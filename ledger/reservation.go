@@ -26,7 +26,8 @@ type Reservation struct {
 	ProviderRef   string
 	FirstEffectAt time.Time
 
-	lease time.Duration
+	lease    time.Duration
+	takeover bool // another holder had it and let its lease end
 }
 
 // grant sets what a lease gives. asked is the moment before the call that gave it.

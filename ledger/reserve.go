@@ -28,7 +28,7 @@ func (l *Ledger) Reserve(ctx context.Context, db DBTX, key Key, opts ...Option) 
 
 func (l *Ledger) reserve(ctx context.Context, db DBTX, key Key, o options) (Result, error) {
 	const query = `SELECT outcome, coalesce(id, 0), coalesce(fence, 0), coalesce(attempt, 0), coalesce(lease_ms, 0),
-  coalesce(provider_key, ''), coalesce(retry_after_ms, 0), result::text
+  coalesce(provider_key, ''), coalesce(retry_after_ms, 0), result::text, coalesce(takeover, false)
 FROM ledger.reserve($1::text, $2::text, $3::text, $4::text, $5::text, $6::text::timestamptz,
   lease => $7::text::interval, payload_hash => $8::text)`
 	res := Result{Reservation: Reservation{Key: key}}
@@ -37,7 +37,7 @@ FROM ledger.reserve($1::text, $2::text, $3::text, $4::text, $5::text, $6::text::
 	asked := time.Now()
 	err := db.QueryRow(ctx, query, key.Tenant, key.EventKey, key.Recipient, key.Channel, l.cfg.Worker,
 		stamp(key.OccurredAt), interval(o.lease), optional(o.hash)).
-		Scan(&res.Outcome, &res.ID, &res.Fence, &res.Attempt, &leaseMS, &res.ProviderKey, &retryMS, &value)
+		Scan(&res.Outcome, &res.ID, &res.Fence, &res.Attempt, &leaseMS, &res.ProviderKey, &retryMS, &value, &res.takeover)
 	if err != nil {
 		return Result{}, err
 	}

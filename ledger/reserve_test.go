@@ -267,7 +267,7 @@ func TestReserveBatch(t *testing.T) {
 // T23: a batch that died half way continues with the second half.
 func TestReserveBatch_crashAndRerun(t *testing.T) {
 	t.Parallel()
-	total := 20_000
+	total := 100_000
 	if testing.Short() {
 		total = 10_000
 	}

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -50,12 +51,21 @@ func TestDeliver_asWorkerRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	l := newLedger(t, p, nil)
+	l := newLedger(t, p, func(c *ledger.Config) { c.Replay = 24 * time.Hour })
+	if err := l.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
 	provider := newProvider()
 	provider.fail = 2
 	for _, outcome := range []ledger.Outcome{ledger.Failed, ledger.Failed} {
 		want(t, "fails", outcome)(swallow(errProvider)(l.Deliver(t.Context(), keyOn("sms"), provider.handler(), ledger.WithContent(ledger.Content{Type: "T"}))))
 		r.expire(t, r.id(t, keyOn("sms")))
+	}
+	r.killWorker(t, "email", whenReserved)
+	r.expire(t, r.id(t, keyOn("email")))
+	want(t, "takeover", ledger.Delivered)(l.Deliver(t.Context(), keyOn("email"), newProvider().handler()))
+	if n := l.Stats().Takeovers; n != 1 {
+		t.Errorf("%d takeovers counted, want 1 and no retry among them", n)
 	}
 	h := provider.handler()
 	h.Probe = func(context.Context, ledger.Reservation) (ledger.Verdict, error) { return ledger.VerdictDelivered, nil }

@@ -1,9 +1,6 @@
 package ledger
 
-import (
-	"context"
-	"sync"
-)
+import "sync"
 
 // Stats is a snapshot of what a Ledger was answered since it was made.
 type Stats struct {
@@ -14,8 +11,7 @@ type Stats struct {
 	// LateSuccess counts effects that succeeded and were reported after the reservation was lost, LateAccepted or
 	// Fenced. Of the fenced ones each may be a second delivery that only the provider's key prevents.
 	LateSuccess uint64
-	// Takeovers counts reservations in Deliver and Run of rows whose holder had let its lease end. Reserving does not
-	// tell them from retries, ledger.dispatch_attempts does: where the role may not read it, they are not counted.
+	// Takeovers counts reservations in Deliver and Run of rows whose holder had let its lease end.
 	Takeovers uint64
 	// Panics counts functions of handlers that panicked.
 	Panics uint64
@@ -26,7 +22,6 @@ type counters struct {
 	// mu guards stats.
 	mu    sync.Mutex
 	stats Stats
-	blind bool // the role may not read ledger.dispatch_attempts
 }
 
 // Stats returns a snapshot.
@@ -73,22 +68,11 @@ func (l *Ledger) countPanic() {
 	l.counters.stats.Panics++
 }
 
-// countTakeover looks up how the attempt before r ended. Whatever goes wrong costs a count and nothing else, so it is
-// not reported; a missing right is not tried again, for the server logs each time.
-func (l *Ledger) countTakeover(ctx context.Context, r Reservation) {
-	l.counters.mu.Lock()
-	blind := l.counters.blind
-	l.counters.mu.Unlock()
-	if r.Attempt < 2 || blind {
+func (l *Ledger) countTakeover(r Reservation) {
+	if !r.takeover {
 		return
 	}
-	var over bool
-	err := l.db.QueryRow(ctx, `SELECT outcome = 'lease_over' FROM ledger.dispatch_attempts WHERE dispatch_id = $1::bigint AND fence = $2::bigint`,
-		r.ID, r.Fence-1).Scan(&over)
 	l.counters.mu.Lock()
 	defer l.counters.mu.Unlock()
-	l.counters.blind = sqlState(err) == "42501"
-	if err == nil && over {
-		l.counters.stats.Takeovers++
-	}
+	l.counters.stats.Takeovers++
 }

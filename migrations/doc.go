@@ -7,7 +7,8 @@
 // not at all. Several processes may call Up at the same moment.
 //
 //	outbox/00001_...sql   one folder a set; a set is a schema, for databases may hold the one and not the other
-//	ledger/00001_...sql   the delivery ledger: tables, rules, then the calls in the order of a delivery's life
+//	ledger/00001_...sql   the delivery ledger: tables, settings, arguments, rules, then the calls in the order of a
+//	                      delivery's life
 //	roles/relay.sql       rights of the roles, for psql: who may what is the operator's decision, so Up leaves it alone
 //	roles/ledger.sql      the same for the ledger's worker, operator and reader
 //
@@ -38,6 +39,8 @@
 //     not held to row security, so they test the tenant themselves, by session_user.
 //   - ledger.notification_dispatches has no CHECK constraints: each statement would parse and plan them anew, which
 //     took longer than the insert. The functions are its only writers, and the tests hold every row against the rules.
+//   - A function in SQL that is not inlined is planned at each call, so those that touch tables are PL/pgSQL. Functions
+//     that take arrays force a generic plan, for planning with the arrays given took longer than the work.
 //   - Queries of the ledger look rows up by LATERAL with LIMIT 1 and by subqueries: a plan kept from when an event had
 //     few recipients must not read a million of them later.
 package migrations

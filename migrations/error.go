@@ -63,7 +63,7 @@ func hint(set Set, err error) string {
 	switch pg.Code {
 	case "42501": // insufficient_privilege
 		return fmt.Sprintf("migrate with a role that may create things, not with the relay's: it needs CREATE on the"+
-			" database, or to own schema %q; relay migrate print shows the SQL for somebody who may", set.name)
+			" database, or to own schema %q; relay migrate print --only %s shows the SQL for somebody who may", set.name, set.name)
 	case "25006": // read_only_sql_transaction
 		return "this server is a standby or read only; connect to the primary"
 	case "55P03": // lock_not_available

@@ -157,6 +157,9 @@ var deniedToAll = []string{
 	"SELECT ledger.complete_row(NULL, 1, NULL, NULL)",
 	"SELECT ledger.record(NULL, 'resolve', 'dead', 1, 'x', 'x', now())",
 	"UPDATE ledger.notifications SET data = '{}'",
+	"INSERT INTO ledger.parked_records (parked_at, record_offset, partition, topic, class, reason, digest, headers) VALUES (now(), 1, 0, 't', 'c', 'r', '', '{}')",
+	"DELETE FROM ledger.parked_records",
+	"SELECT record_value FROM ledger.parked_records",
 	"DELETE FROM ledger.notifications",
 	"CREATE TABLE ledger.mine (a int)",
 }
@@ -167,7 +170,7 @@ func TestLedgerRoles_worker(t *testing.T) {
 	exec1(t, conn, "SET SESSION AUTHORIZATION "+worker)
 	denied(t, conn, deniedToAll...)
 	denied(t, conn,
-		"SELECT 1 FROM ledger.notification_dispatches", "SELECT 1 FROM ledger.events", "SELECT 1 FROM ledger.channels", "SELECT 1 FROM ledger.audit",
+		"SELECT 1 FROM ledger.notification_dispatches", "SELECT 1 FROM ledger.events", "SELECT 1 FROM ledger.channels_in_force", "SELECT 1 FROM ledger.dispatch_attempts", "SELECT 1 FROM ledger.audit",
 		"SELECT ledger.redrive(1, 'x', 'x')", "SELECT ledger.sweep(1)", "SELECT ledger.purge(1)", "SELECT ledger.stats()", "SELECT ledger.status('', 'k:1')",
 		"INSERT INTO ledger.notifications (event_key, recipient, type, created_at) VALUES ('k:2', 'user:1', 'T', now())",
 	)
@@ -182,8 +185,9 @@ func TestLedgerRoles_worker(t *testing.T) {
 		"SELECT ledger.begin_effect(1, 1), ledger.renew(1, 1), ledger.complete(1, 1), ledger.fail(1, 1, 'retry', 'x'), ledger.skip(1, 1, 'x'), ledger.release(1, 1)",
 		"SELECT ledger.complete_batch(ARRAY[1], ARRAY[1], NULL)",
 		"SELECT ledger.claim_uncertain('w', ARRAY['email'], 1, NULL), ledger.resolve(1, 1, 'dead', 'w', 'x')",
+		"SELECT ledger.park_record('t', 0, 1, 'foreign', 'x', 'k', 'v', '{}'), ledger.remembered_type('', 'k:1'), ledger.wake_followers('', 'k:1', 'user:1', 'email'), ledger.configure_channel('push', mode => 'guarded')",
 		"INSERT INTO ledger.notifications (event_key, recipient, type, generation) VALUES ('k:2', 'user:4', 'T', ledger.generation('', 'k:2', 'user:4', 'email')) ON CONFLICT (tenant, event_key, recipient, generation) DO NOTHING",
-		"SELECT * FROM ledger.notifications",
+		"SELECT * FROM ledger.notifications", "SELECT * FROM ledger.channels",
 	)
 }
 
@@ -220,7 +224,7 @@ func TestLedgerRoles_grants(t *testing.T) {
 	conn, worker, operator, reader := ledgerRoles(t)
 	const sql = `SELECT array_agg(p.proname ORDER BY p.proname) FROM pg_proc p, aclexplode(p.proacl) a WHERE p.pronamespace = 'ledger'::regnamespace AND a.grantee = $1::text::regrole`
 	for role, want := range map[string]string{
-		worker:   "begin_effect claim_due claim_uncertain complete complete_batch event_key fail generation once once_batch own_tenants payload_hash recipient register_batch release remember renew reserve reserve_batch resolve skip",
+		worker:   "begin_effect claim_due claim_uncertain complete complete_batch configure_channel event_key fail generation once once_batch own_tenants park_record payload_hash recipient register_batch release remember remembered_type renew reserve reserve_batch resolve skip wake_followers",
 		operator: "purge redrive resolve stats status sweep",
 		reader:   "own_tenants stats status",
 	} {

@@ -116,6 +116,10 @@ func TestRoles_relay(t *testing.T) {
 		"DELETE FROM outbox.backlog",
 		"INSERT INTO outbox.recoveries (slot, actor, cause, scope, events, to_system_identifier, to_incarnation, to_lsn) VALUES ('relay', 'x', 'slot_lost', 'all', 0, '7', 2, '0/1')",
 		"SELECT count(*) FROM outbox.recoveries",
+		"INSERT INTO outbox.dead_letters (slot, source_table, event_id, position, is_null, headers, class, reason, state) VALUES ('relay', 't', 'x', '00112233aabbccdd-00000001-0000000000000001-00000001', true, '[]', 'no_key', 'r', 'parked')",
+		"UPDATE outbox.dead_letters SET state = 'published'",
+		"DELETE FROM outbox.dead_letters",
+		"UPDATE outbox.requests SET state = 'done'",
 	)
 	denied(t, conn,
 		"INSERT INTO outbox.events (event_key, aggregate_type, aggregate_id, event_type) VALUES ('k', 't', 'i', 'e')",
@@ -135,8 +139,10 @@ func TestRoles_relay(t *testing.T) {
 		denied(t, conn, "CREATE TABLE public.mine (a int)")
 	}
 	wantPrivileges := []string{
-		"DELETE backlog", "INSERT backlog", "SELECT backlog", "UPDATE backlog", "CONNECT database", "SELECT events",
-		"INSERT recoveries", "SELECT recoveries", "DELETE relay_state", "INSERT relay_state", "SELECT relay_state", "UPDATE relay_state", "USAGE schema outbox",
+		"DELETE backlog", "INSERT backlog", "SELECT backlog", "UPDATE backlog", "CONNECT database",
+		"DELETE dead_letters", "INSERT dead_letters", "SELECT dead_letters", "UPDATE dead_letters", "SELECT events",
+		"INSERT recoveries", "SELECT recoveries", "DELETE relay_state", "INSERT relay_state", "SELECT relay_state", "UPDATE relay_state",
+		"DELETE requests", "INSERT requests", "SELECT requests", "UPDATE requests", "USAGE schema outbox",
 	}
 	if diff := cmp.Diff(wantPrivileges, privileges(t, super, relay)); diff != "" {
 		t.Errorf("privileges (-want +got):\n%s", diff)
@@ -198,4 +204,62 @@ func TestRoles_others(t *testing.T) {
 	other := newRole(t, conn, "NOLOGIN")
 	exec1(t, conn, "SET SESSION AUTHORIZATION "+other)
 	denied(t, conn, "SELECT outbox.publish('k', 't', 'i', 'e')", "SELECT outbox.emit('k', 't', 'i', 'e')", "SELECT outbox.uuid_v7()", "SELECT 1 FROM outbox.events", "SELECT 1 FROM outbox.relay_state")
+}
+
+// TestRoles_operator wants an operator to see dead letters and to ask, and to change nothing by hand.
+func TestRoles_operator(t *testing.T) {
+	t.Parallel()
+	db, super := migrated(t)
+	var script strings.Builder
+	if err := migrations.Outbox().PrintRoles(&script); err != nil {
+		t.Fatal(err)
+	}
+	relay, app, operator := roleName(), roleName(), roleName()
+	for range 2 {
+		psql(t, db.URL, script.String(), "-v", "relay_role="+relay, "-v", "app_role="+app, "-v", "operator_role="+operator)
+	}
+	for _, role := range []string{relay, app, operator} {
+		forget(t, super, role)
+	}
+	exec1(t, super, "ALTER ROLE "+operator+" LOGIN")
+	conn := connect(t, asRole(t, db, super, operator))
+	allowed(t, conn,
+		"SELECT count(*) FROM outbox.dead_letters",
+		"INSERT INTO outbox.requests (slot, kind, args, actor, reason) VALUES ('relay', 'requeue', '{}', 'me', 'why')",
+		"SELECT count(*) FROM outbox.requests",
+	)
+	denied(t, conn,
+		"INSERT INTO outbox.requests (slot, kind, args, actor, reason, state) VALUES ('relay', 'requeue', '{}', 'me', 'why', 'done')",
+		"UPDATE outbox.requests SET state = 'done'",
+		"DELETE FROM outbox.requests",
+		"UPDATE outbox.dead_letters SET state = 'published'",
+		"DELETE FROM outbox.dead_letters",
+		"SELECT count(*) FROM outbox.events",
+		"SELECT outbox.publish('k', 't', 'i', 'e')",
+	)
+}
+
+// TestRoles_replay gives the rights to replay and to prune to whom they are asked for, and no more.
+func TestRoles_replay(t *testing.T) {
+	t.Parallel()
+	db, conn, relay, _ := withRoles(t)
+	var script strings.Builder
+	if err := migrations.Outbox().PrintRoles(&script); err != nil {
+		t.Fatal(err)
+	}
+	replayer := roleName()
+	psql(t, db.URL, script.String(), "-v", "relay_role="+relay, "-v", "app_role="+relay+"_app", "-v", "replay_role="+replayer, "-v", "prune=1")
+	forget(t, conn, replayer)
+	forget(t, conn, relay+"_app")
+	want := []string{
+		"SELECT backlog", "CONNECT database", "SELECT dead_letters", "SELECT events", "SELECT relay_state", "SELECT requests",
+		"INSERT requests.actor", "INSERT requests.args", "INSERT requests.kind", "UPDATE requests.progress", "INSERT requests.reason",
+		"INSERT requests.slot", "UPDATE requests.state", "UPDATE requests.updated_at", "USAGE schema outbox",
+	}
+	if diff := cmp.Diff(want, privileges(t, conn, replayer)); diff != "" {
+		t.Errorf("privileges (-want +got):\n%s", diff)
+	}
+	exec1(t, conn, "SET SESSION AUTHORIZATION "+relay)
+	allowed(t, conn, "DELETE FROM outbox.events")
+	denied(t, conn, "UPDATE outbox.events SET tenant = 'other'", "SELECT id FROM outbox.events FOR UPDATE")
 }

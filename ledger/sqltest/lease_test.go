@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/outboxrelay/relay/internal/testenv"
 )
 
@@ -24,6 +26,68 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("fence %d after %d, %v sent", got, fence, p.accepted)
 	}
 	b.answer("lease_over", "SELECT outcome FROM ledger.dispatch_attempts WHERE fence = 1")
+}
+
+// A reservation says whether it was taken from a holder that let its lease end: neither a first one nor a retry was.
+func TestTakeover_flag(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	flags := func(key string) string {
+		b.Helper()
+		return one[string](b, "SELECT coalesce(takeover::text, 'null') || ' ' || outcome FROM ledger.reserve('', $1, 'user:1', 'hold', 'w', now())", key)
+	}
+	for _, want := range []string{"false reserved", "null already_reserved"} {
+		if got := flags("k:1"); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	b.exec("SELECT ledger.fail(id, fence, 'retry', 'x', '0') FROM ledger.notification_dispatches")
+	if got := flags("k:1"); got != "false reserved" {
+		t.Errorf("a retry: %s", got)
+	}
+	b.reserved("k:2", "user:1", "hold")
+	b.exec("SELECT ledger.register_batch('', 'k:3', ARRAY['user:1'], 'hold', now())")
+	past := func() {
+		b.exec("UPDATE ledger.notification_dispatches SET due_at = due_at - interval '61 s', lease_until = lease_until - interval '61 s'")
+	}
+	past()
+	if got := flags("k:1"); got != "true reserved" {
+		t.Errorf("a takeover: %s", got)
+	}
+	past()
+	got := list[string](b, "SELECT event_key || ' ' || takeover FROM ledger.claim_due('w', ARRAY['hold'], 10) ORDER BY 1")
+	if diff := cmp.Diff([]string{"k:1 true", "k:2 true", "k:3 false"}, got); diff != "" {
+		t.Errorf("claim_due (-want +got):\n%s", diff)
+	}
+}
+
+// LI5: one row for each attempt and probe, which stays as it ended; old ones of rows that live on are pruned n a call.
+func TestAttempts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id, fence := b.reserved("k:1", "user:1", "probe")
+	b.answer("failed", "SELECT ledger.fail($1, $2, 'retry', 'x', '0')", id, fence)
+	id, fence = b.reserved("k:1", "user:1", "probe")
+	b.answer("begun", "SELECT ledger.begin_effect($1, $2)", id, fence)
+	b.age(id, "61 s")
+	if r := b.reserve("k:1", "user:1", "probe"); r.Outcome != "uncertain" {
+		t.Fatalf("after the lease: %q", r.Outcome)
+	}
+	b.answer("failed", "SELECT ledger.resolve(id, fence, 'failed', 'p', 'x') FROM ledger.claim_uncertain('p', ARRAY['probe'], 1, NULL)")
+	id, fence = b.reserved("k:1", "user:1", "probe")
+	b.exec("SELECT ledger.begin_effect($1, $2)", id, fence)
+	b.answer("delivered", "SELECT ledger.complete($1, $2)", id, fence)
+	const history = "SELECT fence || ' ' || outcome FROM ledger.dispatch_attempts ORDER BY fence"
+	if diff := cmp.Diff([]string{"1 failed", "2 uncertain", "3 failed", "4 delivered"}, list[string](b, history)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	b.exec("UPDATE ledger.dispatch_attempts SET ended_at = ended_at - interval '91 days' WHERE fence < 4")
+	for _, want := range [][]string{{"3 failed", "4 delivered"}, {"4 delivered"}, {"4 delivered"}} {
+		b.exec("SELECT ledger.purge(2)")
+		if diff := cmp.Diff(want, list[string](b, history)); diff != "" {
+			t.Errorf("purged (-want +got):\n%s", diff)
+		}
+	}
 }
 
 // T13: whatever the zombie says but success is ignored.

@@ -32,30 +32,35 @@ func TestSchema_surface(t *testing.T) {
 	b := setup(t)
 	got := list[string](b, `SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ') ' || pg_get_function_result(p.oid)
 FROM pg_proc p
-WHERE p.pronamespace = 'ledger'::regnamespace AND p.prosecdef AND p.provolatile = 'v' ORDER BY 1`)
+WHERE p.pronamespace = 'ledger'::regnamespace AND p.prosecdef AND p.provolatile = 'v'
+ORDER BY 1`)
 	want := []string{
 		"begin_effect(id bigint, fence bigint, min_left interval DEFAULT '00:00:05'::interval) text",
-		"claim_due(worker text, channels text[], n integer, lease interval DEFAULT NULL::interval) TABLE(id bigint, fence bigint, attempt integer, tenant text, event_key text, recipient text, channel text, provider_key text, lease_ms bigint, event_type text, payload bytea, headers jsonb, occurred_at timestamp with time zone)",
+		"claim_due(worker text, channels text[], n integer, lease interval DEFAULT NULL::interval) TABLE(id bigint, fence bigint, attempt integer, tenant text, event_key text, recipient text, channel text, provider_key text, lease_ms bigint, event_type text, payload bytea, headers jsonb, occurred_at timestamp with time zone, takeover boolean)",
 		"claim_uncertain(worker text, channels text[], n integer, lease interval) TABLE(id bigint, fence bigint, tenant text, event_key text, recipient text, channel text, provider_key text, provider_ref text, first_effect_at timestamp with time zone, lease_ms bigint)",
 		"complete(id bigint, fence bigint, provider_ref text DEFAULT NULL::text, result jsonb DEFAULT NULL::jsonb) text",
 		"complete_batch(ids bigint[], fences bigint[], refs text[]) TABLE(id bigint, outcome text)",
+		"configure_channel(channel text, mode text DEFAULT NULL::text, on_uncertain text DEFAULT NULL::text, provider_window interval DEFAULT NULL::interval, after_channel text DEFAULT NULL::text, max_attempts integer DEFAULT NULL::integer, lease interval DEFAULT NULL::interval, backoff_min interval DEFAULT NULL::interval, backoff_max interval DEFAULT NULL::interval) text",
 		"fail(id bigint, fence bigint, kind text, reason text, retry_after interval DEFAULT NULL::interval) text",
 		"generation(tenant text, event_key text, recipient text, channel text) integer",
 		"once(tenant text, event_key text, recipient text, channel text, event_time timestamp with time zone, payload_hash text DEFAULT NULL::text, skip_reason text DEFAULT NULL::text) text",
 		"once_batch(tenant text, event_key text, recipients text[], channel text, event_time timestamp with time zone, payload_hash text DEFAULT NULL::text) TABLE(recipient text, outcome text)",
+		"park_record(topic text, partition integer, record_offset bigint, class text, reason text, record_key bytea, record_value bytea, headers jsonb) boolean",
 		"purge(n integer) integer",
 		"redrive(id bigint, actor text, reason text, resend boolean DEFAULT false) text",
 		"register_batch(tenant text, event_key text, recipients text[], channel text, event_time timestamp with time zone, not_before timestamp with time zone DEFAULT NULL::timestamp with time zone, payload_hash text DEFAULT NULL::text, OUT inserted integer, OUT known integer, OUT expired integer) record",
 		"release(id bigint, fence bigint) text",
 		"remember(tenant text, event_key text, event_type text, payload bytea, headers jsonb, occurred_at timestamp with time zone, source text) boolean",
+		"remembered_type(tenant text, event_key text) text",
 		"renew(id bigint, fence bigint, lease interval DEFAULT NULL::interval, OUT outcome text, OUT lease_until timestamp with time zone, OUT lease_ms bigint) record",
-		"reserve(tenant text, event_key text, recipient text, channel text, worker text, event_time timestamp with time zone, lease interval DEFAULT NULL::interval, payload_hash text DEFAULT NULL::text, OUT outcome text, OUT id bigint, OUT fence bigint, OUT attempt integer, OUT lease_until timestamp with time zone, OUT lease_ms bigint, OUT provider_key text, OUT retry_after_ms bigint, OUT result jsonb) record",
+		"reserve(tenant text, event_key text, recipient text, channel text, worker text, event_time timestamp with time zone, lease interval DEFAULT NULL::interval, payload_hash text DEFAULT NULL::text, OUT outcome text, OUT id bigint, OUT fence bigint, OUT attempt integer, OUT lease_until timestamp with time zone, OUT lease_ms bigint, OUT provider_key text, OUT retry_after_ms bigint, OUT result jsonb, OUT takeover boolean) record",
 		"reserve_batch(tenant text, event_key text, recipients text[], channel text, worker text, event_time timestamp with time zone, lease interval DEFAULT NULL::interval, payload_hash text DEFAULT NULL::text) TABLE(recipient text, outcome text, id bigint, fence bigint, attempt integer, lease_ms bigint, provider_key text)",
 		"resolve(id bigint, fence bigint, verdict text, actor text, note text) text",
 		"skip(id bigint, fence bigint, reason text) text",
 		"stats() TABLE(channel text, state text, n bigint, oldest timestamp with time zone)",
 		"status(tenant text, event_key text) TABLE(id bigint, fence bigint, recipient text, channel text, state text, attempts integer, reason text, done_at timestamp with time zone)",
 		"sweep(n integer, OUT to_uncertain integer, OUT to_dead integer, OUT to_skipped integer) record",
+		"wake_followers(tenant text, event_key text, recipient text, channel text) integer",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -90,6 +95,8 @@ func TestDuplicate_writesNothing(t *testing.T) {
 	b.reserved("k:1", "user:2", "simple")
 	b.reserve("k:9", "user:1", "after")
 	b.exec("SELECT ledger.remember('', 'k:1', 'T', 'x', NULL, now(), NULL)")
+	const next = "SELECT last_value FROM ledger.notification_dispatches_id_seq"
+	before := one[int64](b, next)
 	tx := b.begin(b.conn)
 	for _, sql := range []string{
 		"SELECT ledger.remember('', 'k:1', 'T', 'x', NULL, now(), NULL)",
@@ -110,6 +117,10 @@ func TestDuplicate_writesNothing(t *testing.T) {
 			t.Errorf("%s wrote", sql)
 			break
 		}
+	}
+	// Each 32nd id drawn would be written, too.
+	if after := oneOn[int64](b, tx, next); after != before {
+		t.Errorf("%d ids were drawn for rows that are there", after-before)
 	}
 }
 

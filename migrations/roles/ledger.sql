@@ -1,7 +1,7 @@
 -- Rights of the ledger's roles, and no more. For psql, as a superuser or as the owner of schema ledger with the right
 -- to make roles, after the migrations, in the database of the ledger:
 --
---     relay migrate print --roles | psql -v ON_ERROR_STOP=1 -v worker_role=ledger_worker -d shop
+--     relay migrate print --only ledger --roles | psql -v ON_ERROR_STOP=1 -v worker_role=ledger_worker -d shop
 --
 -- All names are optional: worker_role, operator_role and reader_role; ledger_worker, ledger_operator and ledger_reader
 -- are the defaults. Running it again changes nothing. The roles are made without LOGIN: grant them to the roles that
@@ -40,9 +40,14 @@ GRANT EXECUTE ON FUNCTION
     ledger.skip(bigint, bigint, text),
     ledger.release(bigint, bigint),
     ledger.claim_uncertain(text, text[], integer, interval),
-    ledger.resolve(bigint, bigint, text, text, text)
+    ledger.resolve(bigint, bigint, text, text, text),
+    ledger.park_record(text, integer, bigint, text, text, bytea, bytea, jsonb),
+    ledger.remembered_type(text, text),
+    ledger.wake_followers(text, text, text, text),
+    ledger.configure_channel(text, text, text, interval, text, integer, interval, interval, interval)
 TO :"worker_role";
 GRANT SELECT, INSERT (tenant, event_key, recipient, generation, type, data) ON ledger.notifications TO :"worker_role";
+GRANT SELECT ON ledger.channels TO :"worker_role"; -- to be checked against what the source can replay
 
 -- Operators decide what is open, and run the housekeeping.
 GRANT EXECUTE ON FUNCTION
@@ -57,6 +62,7 @@ TO :"operator_role";
 -- Readers: consoles and metrics. Not what was said in an event or a notification.
 GRANT EXECUTE ON FUNCTION ledger.status(text, text), ledger.stats() TO :"reader_role";
 GRANT SELECT ON ledger.channels, ledger.notification_dispatches, ledger.dispatch_attempts, ledger.audit TO :"reader_role";
+GRANT SELECT (id, parked_at, record_offset, partition, topic, class, reason) ON ledger.parked_records TO :"reader_role";
 GRANT SELECT (tenant, event_key, event_type, occurred_at, remembered_at, source) ON ledger.events TO :"reader_role";
 
 -- Row security asks it for each statement that reads a table.

@@ -8,7 +8,8 @@ DO $$ BEGIN PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', 
 
 CREATE OR REPLACE FUNCTION ledger.claim_due(worker text, channels text[], n integer, lease interval DEFAULT NULL)
 RETURNS TABLE (id bigint, fence bigint, attempt integer, tenant text, event_key text, recipient text, channel text, provider_key text,
-               lease_ms bigint, event_type text, payload bytea, headers jsonb, occurred_at timestamptz)
+               lease_ms bigint, event_type text, payload bytea, headers jsonb, occurred_at timestamptz,
+               takeover boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
@@ -16,6 +17,7 @@ DECLARE
     mine CONSTANT text[] := ledger.own_tenants();
     moment timestamptz;
     given bigint[] := '{}';
+    taken boolean[] := '{}';
     met boolean;
     r record;
     done record;
@@ -52,6 +54,7 @@ BEGIN
                 IF done.outcome = 'reserved' THEN
                     d := done.d;
                     given := given || d.id;
+                    taken := taken || done.takeover;
                 END IF;
             END LOOP;
             EXIT WHEN cardinality(given) >= claim_due.n OR NOT met;
@@ -62,15 +65,15 @@ BEGIN
     RETURN QUERY
         SELECT x.id, x.fence, x.attempts, x.tenant, x.event_key, x.recipient, x.channel,
                ledger.provider_key(x.tenant, x.event_key, x.recipient, x.channel, x.generation),
-               ledger.milliseconds(x.lease_until - x.held_since), e.event_type, e.payload, e.headers, e.occurred_at
-        FROM unnest(given) WITH ORDINALITY AS g (id, i)
+               ledger.milliseconds(x.lease_until - x.held_since), e.event_type, e.payload, e.headers, e.occurred_at, g.takeover
+        FROM unnest(given, taken) WITH ORDINALITY AS g (id, takeover, i)
         CROSS JOIN LATERAL (SELECT t.* FROM ledger.notification_dispatches t WHERE t.id = g.id LIMIT 1) x
         LEFT JOIN LATERAL (SELECT v.* FROM ledger.events v WHERE v.tenant = x.tenant AND v.event_key = x.event_key LIMIT 1) e ON true
         ORDER BY g.i;
 END
 $$;
 COMMENT ON FUNCTION ledger.claim_due(text, text[], integer, interval) IS
-    'Reserves up to n deliveries of these channels that are due, or whose holder was not heard of in time, with what is remembered of their events. Fewer than n, even none, may be all that is free now.';
+    'Reserves up to n deliveries of these channels that are due, or whose holder was not heard of in time, with what is remembered of their events. takeover: from such a holder. Fewer than n, even none, may be all that is free now.';
 
 CREATE OR REPLACE FUNCTION ledger.begin_effect(id bigint, fence bigint, min_left interval DEFAULT '5 seconds') RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -222,14 +225,20 @@ COMMENT ON FUNCTION ledger.complete(bigint, bigint, text, jsonb) IS
 
 CREATE OR REPLACE FUNCTION ledger.complete_batch(ids bigint[], fences bigint[], refs text[])
 RETURNS TABLE (id bigint, outcome text)
--- enable_seqscan: a plan made while the table was small would read all of it later.
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+-- plan_cache_mode: to plan for the arrays given took longer than to complete a few rows. enable_*: but such a plan, made
+-- while the table was small, must not read all of it later.
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
     mine CONSTANT text[] := ledger.own_tenants();
     moment timestamptz;
-    simple bigint[];
+    channels text[];
+    guarded text[];
+    simple bigint[]; -- places in ids
+    next integer := 1;
+    foreign_tenant boolean;
     r record;
     d ledger.notification_dispatches;
 BEGIN
@@ -247,23 +256,26 @@ BEGIN
     END IF;
     PERFORM ledger.commit_durably();
     -- All locks first, in the order of the keys, which is everybody's.
-    PERFORM FROM ledger.notification_dispatches t WHERE t.id = ANY (complete_batch.ids)
-    ORDER BY t.tenant, t.event_key, t.recipient, t.channel FOR NO KEY UPDATE;
-    IF mine IS NOT NULL AND EXISTS (SELECT FROM ledger.notification_dispatches t WHERE t.id = ANY (complete_batch.ids) AND t.tenant <> ALL (mine)) THEN
+    WITH locked AS MATERIALIZED (
+        SELECT t.tenant, t.channel FROM ledger.notification_dispatches t WHERE t.id = ANY (complete_batch.ids)
+        ORDER BY t.tenant, t.event_key, t.recipient, t.channel FOR NO KEY UPDATE
+    )
+    SELECT array_agg(DISTINCT l.channel), coalesce(bool_or(l.tenant <> ALL (mine)), false) AS foreign_tenant INTO channels, foreign_tenant FROM locked l;
+    IF foreign_tenant THEN
         PERFORM ledger.refuse_tenant();
     END IF;
+    guarded := ARRAY(SELECT u.c FROM unnest(channels) AS u (c), ledger.settings(u.c) f WHERE f.mode = 'guarded');
     moment := clock_timestamp();
     -- Most are what they should be: still held by their caller, and begun. Those are one statement.
     WITH given AS (
-        SELECT DISTINCT ON (u.id) u.id, u.fence, u.ref
+        SELECT DISTINCT ON (u.id) u.id, u.fence, u.ref, u.i
         FROM unnest(complete_batch.ids, complete_batch.fences, complete_batch.refs) WITH ORDINALITY AS u (id, fence, ref, i)
         ORDER BY u.id, u.i
     ), plain AS MATERIALIZED (
-        SELECT d.id, d.fence, d.held_since, d.effect_at, d.generation, d.attempts, d.worker, g.ref
+        SELECT d.id, d.fence, d.held_since, d.effect_at, d.generation, d.attempts, d.worker, g.ref, g.i
         FROM given g
         JOIN ledger.notification_dispatches d ON d.id = g.id AND d.fence = g.fence AND d.state = 'reserved'
-        CROSS JOIN LATERAL ledger.settings(d.channel) f
-        WHERE f.mode <> 'guarded' OR d.effect_at IS NOT NULL
+        WHERE d.effect_at IS NOT NULL OR d.channel <> ALL (guarded)
     ), ended AS (
         INSERT INTO ledger.dispatch_attempts (dispatch_id, fence, started_at, effect_at, ended_at, generation, attempt, outcome, worker, provider_ref)
         SELECT p.id, p.fence, p.held_since, p.effect_at, moment, p.generation, p.attempts, 'delivered', p.worker, p.ref FROM plain p
@@ -272,18 +284,21 @@ BEGIN
         SET state = 'delivered', due_at = NULL, lease_until = NULL, held_since = NULL, done_at = moment, reason = NULL,
             provider_ref = p.ref, result = NULL
         FROM plain p WHERE t.id = p.id
-        RETURNING t.id
+        RETURNING p.i
     )
-    SELECT array_agg(o.id) INTO simple FROM done o;
+    SELECT array_agg(o.i ORDER BY o.i) INTO simple FROM done o;
+    IF cardinality(simple) = cardinality(complete_batch.ids) THEN
+        RETURN QUERY SELECT u.id, 'delivered' FROM unnest(complete_batch.ids) AS u (id);
+        RETURN;
+    END IF;
     FOR r IN
-        SELECT u.*, q.id IS NOT NULL AND row_number() OVER (PARTITION BY u.id ORDER BY u.i) = 1 AS is_done
-        FROM unnest(complete_batch.ids, complete_batch.fences, complete_batch.refs) WITH ORDINALITY AS u (id, fence, ref, i)
-        LEFT JOIN unnest(simple) AS q (id) ON q.id = u.id
-        ORDER BY u.i
+        SELECT u.* FROM unnest(complete_batch.ids, complete_batch.fences, complete_batch.refs) WITH ORDINALITY AS u (id, fence, ref, i) ORDER BY u.i
     LOOP
         id := r.id;
-        outcome := 'delivered';
-        IF NOT r.is_done THEN
+        IF simple[next] = r.i THEN
+            outcome := 'delivered';
+            next := next + 1;
+        ELSE
             SELECT t.* INTO d FROM ledger.notification_dispatches t WHERE t.id = r.id;
             outcome := CASE WHEN FOUND THEN ledger.complete_row(d, r.fence, r.ref, NULL) ELSE 'gone' END;
         END IF;

@@ -88,25 +88,16 @@ $$;
 COMMENT ON FUNCTION ledger.resolve(bigint, bigint, text, text, text) IS
     'Decides an uncertain delivery: delivered, failed (it did not happen, due again now) or dead, with who says so and why. The fence is that of claim_uncertain or of status. Else fenced or gone.';
 
-CREATE OR REPLACE FUNCTION ledger.check_actor(actor text) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF actor IS NULL OR char_length(actor) NOT BETWEEN 1 AND 255 THEN
-        PERFORM ledger.refuse('actor', 'must have 1 to 255 characters');
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION ledger.check_actor(text) IS
-    'Raises 22023 for an actor without a name or with one too long. Internal.';
-
 CREATE OR REPLACE FUNCTION ledger.record(d ledger.notification_dispatches, action text, to_state text, generation integer,
                                          actor text, reason text, moment timestamptz)
-RETURNS void LANGUAGE sql VOLATILE
-BEGIN ATOMIC
+RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+BEGIN
     INSERT INTO ledger.audit (dispatch_id, fence, at, generation, action, from_state, to_state, role, actor, reason)
-    VALUES ((d).id, (d).fence, moment, generation, action, (d).state, to_state, session_user, actor, coalesce(reason, ''));
-END;
+    VALUES (d.id, d.fence, moment, generation, action, d.state, to_state, session_user, actor, coalesce(reason, ''));
+END
+$$;
 COMMENT ON FUNCTION ledger.record(ledger.notification_dispatches, text, text, integer, text, text, timestamptz) IS
     'Writes a decision from outside to ledger.audit. Internal.';
 
