@@ -264,7 +264,7 @@ func TestBacklog_Crash(t *testing.T) {
 					m.taken = func(got) bool { return patient.Load() || sinkRNG.IntN(200) != 0 }
 				})
 				wait := time.After(time.Duration(rng.Int64N(int64(250 * time.Millisecond))))
-				if crashes > 12 {
+				if crashes > 12 && halfway > 0 || crashes > 100 {
 					patient.Store(true)
 					r.awaitState(state.Streaming)
 					wait = time.After(0)
@@ -459,4 +459,31 @@ func (b *bench) ensurePublication() {
 	b.t.Helper()
 	b.exec(`drop publication if exists relay`)
 	b.exec(`create publication relay for table outbox.events with (publish = 'insert')`)
+}
+
+// TestBacklog_KeepsWhatIsNotAcknowledged: an entry leaves the list when its event is acknowledged, not when it is read.
+func TestBacklog_KeepsWhatIsNotAcknowledged(t *testing.T) {
+	b := setup(t, testenv.NewDatabase(t))
+	b.cfg.Backlog, b.cfg.ConfirmInterval = cdc.BacklogPublish, 10*time.Millisecond
+	b.fill(1, 10)
+	sinks := make(chan *memorySink, 1)
+	r := b.start(func(m *memorySink) { m.held = true; sinks <- m })
+	r.awaitEvents(10)
+	(<-sinks).done([]uint64{1, 2, 3, 4})
+	testenv.Eventually(t, 10*time.Second, func() (bool, string) {
+		n := len(b.listed())
+		return n <= 6, fmt.Sprintf("%d entries are listed", n)
+	})
+	for range 20 { // 20 looks, each some intervals apart
+		<-time.After(20 * time.Millisecond)
+		if n := len(b.listed()); n != 6 {
+			t.Fatalf("%d entries are listed and 6 events unacknowledged", n)
+		}
+	}
+	r.crash()
+	r = b.start(nil)
+	r.awaitState(state.Streaming)
+	if n := len(r.seen()); n != 6 {
+		t.Errorf("%d events came again, want the 6", n)
+	}
 }

@@ -19,6 +19,7 @@ import (
 func TestStream_NamedStates(t *testing.T) {
 	for _, c := range []struct {
 		name   string
+		since  int // server_version_num from which on there is such a thing
 		broken func(b *bench)
 		want   state.State
 		reason []string
@@ -32,6 +33,16 @@ func TestStream_NamedStates(t *testing.T) {
 				b.publish(1)
 			},
 			want: state.SlotMissing, reason: []string{"slot", "does not exist"},
+		},
+		{
+			name: "slot not made to its end",
+			broken: func(b *bench) {
+				b.ensured()
+				b.exec(`update outbox.relay_state set phase = 'creating', confirmed_lsn = null`)
+				b.cfg.Ensure = false
+				b.publish(1)
+			},
+			want: state.SlotMissing, reason: []string{"not made to its end"},
 		},
 		{
 			name: "slot recreated",
@@ -117,14 +128,14 @@ func TestStream_NamedStates(t *testing.T) {
 			want: state.PublicationMismatch, reason: []string{"does not publish inserts"},
 		},
 		{
-			name: "publication with a row filter",
+			name: "publication with a row filter", since: 150000,
 			broken: func(b *bench) {
 				b.exec(`create publication relay for table outbox.events where (tenant = 'x') with (publish = 'insert')`)
 			},
 			want: state.PublicationMismatch, reason: []string{"filters the rows"},
 		},
 		{
-			name: "publication without a needed column",
+			name: "publication without a needed column", since: 150000,
 			broken: func(b *bench) {
 				b.exec(`create publication relay for table outbox.events (id, aggregate_id) with (publish = 'insert')`)
 			},
@@ -143,6 +154,14 @@ func TestStream_NamedStates(t *testing.T) {
 				b.exec(`alter table outbox.events drop column aggregate_id`)
 			},
 			want: state.TableMismatch, reason: []string{`"aggregate_id"`},
+		},
+		{
+			name: "column of the native table renamed",
+			broken: func(b *bench) {
+				b.exec(`alter table outbox.events rename column headers to meta`)
+			},
+			want: state.TableMismatch, reason: []string{`"headers"`},
+			heal: func(b *bench) { b.exec(`alter table outbox.events rename column meta to headers`) },
 		},
 		{
 			name: "column of another type",
@@ -192,6 +211,9 @@ func TestStream_NamedStates(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := setup(t, testenv.NewDatabase(t))
+			if b.version() < c.since {
+				return
+			}
 			b.cfg.RetryHuman = b.cfg.BackoffMin
 			c.broken(b)
 			r := b.start(nil)

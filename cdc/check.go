@@ -26,6 +26,19 @@ type server struct {
 
 // checkServer reads the server's settings and refuses those under which no slot can work.
 func (s *Stream) checkServer(ctx context.Context, db DB) (server, error) {
+	sv, err := s.loadServer(ctx, db)
+	if err != nil {
+		return sv, err
+	}
+	for _, check := range []func() error{sv.checkVersion, sv.checkWALLevel, sv.checkPrimary, sv.checkReplication} {
+		if err := check(); err != nil {
+			return sv, err
+		}
+	}
+	return sv, nil
+}
+
+func (s *Stream) loadServer(ctx context.Context, db DB) (server, error) {
 	var sv server
 	var timeoutMS int64
 	err := db.QueryRow(ctx, `
@@ -38,25 +51,43 @@ func (s *Stream) checkServer(ctx context.Context, db DB) (server, error) {
 		return sv, s.serverError("read server settings", err)
 	}
 	sv.senderTimeout = time.Duration(timeoutMS) * time.Millisecond
-	switch {
-	case sv.version < 140000:
-		return sv, &state.Error{State: state.ConfigInvalid,
-			Reason: fmt.Sprintf("the server is PostgreSQL %d", sv.version/10000),
-			Hint:   "the relay needs PostgreSQL 14 or later"}
-	case sv.walLevel != "logical":
-		return sv, &state.Error{State: state.ConfigInvalid,
-			Reason: fmt.Sprintf("wal_level is %q", sv.walLevel),
-			Hint:   "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL"}
-	case sv.inRecovery:
-		return sv, &state.Error{State: state.ConfigInvalid,
-			Reason: "the server is a standby (pg_is_in_recovery)",
-			Hint:   "point postgres.url at the primary; target_session_attrs=read-write in it does so by itself"}
-	case !sv.mayReplicate:
-		return sv, &state.Error{State: state.PermissionDenied,
-			Reason: fmt.Sprintf("role %q may not replicate", sv.role),
-			Hint:   fmt.Sprintf("ALTER ROLE %s WITH REPLICATION;", pgx.Identifier{sv.role}.Sanitize())}
-	}
 	return sv, nil
+}
+
+func (sv server) checkVersion() error {
+	if sv.version >= 140000 {
+		return nil
+	}
+	return &state.Error{State: state.ConfigInvalid,
+		Reason: fmt.Sprintf("the server is PostgreSQL %d", sv.version/10000),
+		Hint:   "the relay needs PostgreSQL 14 or later"}
+}
+
+func (sv server) checkWALLevel() error {
+	if sv.walLevel == "logical" {
+		return nil
+	}
+	return &state.Error{State: state.ConfigInvalid,
+		Reason: fmt.Sprintf("wal_level is %q", sv.walLevel),
+		Hint:   "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL"}
+}
+
+func (sv server) checkPrimary() error {
+	if !sv.inRecovery {
+		return nil
+	}
+	return &state.Error{State: state.ConfigInvalid,
+		Reason: "the server is a standby (pg_is_in_recovery)",
+		Hint:   "point postgres.url at the primary; target_session_attrs=read-write in it does so by itself"}
+}
+
+func (sv server) checkReplication() error {
+	if sv.mayReplicate {
+		return nil
+	}
+	return &state.Error{State: state.PermissionDenied,
+		Reason: fmt.Sprintf("role %q may not replicate", sv.role),
+		Hint:   fmt.Sprintf("ALTER ROLE %s WITH REPLICATION;", pgx.Identifier{sv.role}.Sanitize())}
 }
 
 // slotRow is a slot as pg_replication_slots shows it.

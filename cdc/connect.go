@@ -51,6 +51,11 @@ func (s *Stream) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.dial(ctx, cfg)
+}
+
+// dial opens an ordinary session.
+func (s *Stream) dial(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler in transaction mode may stand between
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()

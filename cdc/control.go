@@ -30,6 +30,7 @@ type control struct {
 	lastSlot    time.Time
 	lastTables  time.Time
 	slot        slotRow         // as last seen
+	published   published       // as last seen
 	nudges      int             // confirmations for the sake of retained WAL since the restart LSN last moved
 	streaming   context.Context // ends when the sink has finished: one last write. A field because it is the session's, not a call's
 	firstAck    context.Context // ends with the session's first acknowledgement, which is not kept waiting
@@ -101,13 +102,28 @@ func (c *control) confirm(ctx context.Context, last bool) error {
 	if c.horizon.LSN != 0 && c.horizon.LSN <= lsn {
 		safe = c.horizon.XID
 	}
-	if err := c.s.store.Confirm(ctx, c.db, c.s.cfg.Slot, c.owner, lsn, safe); err != nil {
+	// What is acknowledged is confirmed all the same, but no transaction is vouched for any more.
+	gap := c.lookAtPublication(ctx)
+	sure := c.published.xid
+	if gap != nil {
+		if state.Of(gap) == nil || state.Of(gap).State == state.DatabaseUnreachable {
+			return gap
+		}
+		safe, sure = 0, 0
+	}
+	if err := c.s.store.Confirm(ctx, c.db, c.s.cfg.Slot, c.owner, lsn, safe, sure); err != nil {
 		return c.s.serverError("confirm", err)
 	}
 	c.confirmed, c.acked, c.lastWrite = lsn, acked, time.Now()
 	c.reader.flush.Store(uint64(lsn))
 	c.reader.poke()
 	c.lastConfirm(lsn)
+	if gap != nil {
+		if last {
+			return nil // a clean stop; the next start finds it too
+		}
+		return gap
+	}
 	if safe != 0 || c.horizon.LSN == 0 {
 		var err error
 		if c.horizon, err = c.s.store.Horizon(ctx, c.db); err != nil {
@@ -150,7 +166,10 @@ func (c *control) watchTables(ctx context.Context) error {
 		return err
 	}
 	c.lastTables = time.Now()
-	return c.s.checkPublication(ctx, c.db, c.version)
+	if err := c.s.checkPublication(ctx, c.db, c.version); err != nil {
+		return err
+	}
+	return c.lookAtPublication(ctx)
 }
 
 // listen waits for d, or for the end of the sink or of the connection.

@@ -19,7 +19,7 @@
 //	                              └──▶ outbox.relay_state (first), then the reader says it
 //
 // wire.go is the socket, reader.go the owner of the connection, pgoutput.go the decoder, mapping.go says what of a
-// table is read, tables.go looks whether it is there, layout.go, types.go and chunk.go make events of rows and emit.go
+// table is read, tables.go looks whether it is there, published.go whether it was published all the time, layout.go, types.go and chunk.go make events of rows and emit.go
 // of logical messages, watermark.go decides what may be confirmed, control.go writes it down, session.go takes the
 // slot and holds these parts together, stream.go goes round for ever.
 //
@@ -125,7 +125,11 @@
 //     rows in between, so a required column that some rows lack stays table_mismatch until they are recovered from
 //     the table.
 //   - A table that leaves the publication is not heard of in the stream: inserts go silent. So tables and publication
-//     are looked at every 10 s while streaming.
+//     are looked at every 10 s while streaming. One that came back meanwhile is published by another catalog row than
+//     before; the record keeps which it was, and what was over by then (published.go).
+//   - safe_xid vouches for transactions by their WAL position, which says nothing of rows that were not published. It
+//     rises only together with a look at the publication that finds it unchanged.
+//   - A table keeps its OID through renaming. What was written under another name is told by it.
 //   - A domain comes with its own type's OID and an enum with one that only this database has. What they are is read
 //     from the catalog when a session begins.
 //   - Reads wait for 32 KiB or a millisecond while rows flow, because the server makes one send per row and waking

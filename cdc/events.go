@@ -3,6 +3,7 @@ package cdc
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/outboxrelay/relay/outbox"
 )
@@ -84,16 +85,20 @@ func (r *reader) insert(m insert) error {
 	return nil
 }
 
-// describe replaces what is known of a relation.
+// describe replaces what is known of a relation. A table is ours by its name, as it was when the row was written, or
+// by its OID: rows that were written while it was called otherwise are its rows.
 func (r *reader) describe(rel relation) (err error) {
 	r.relations[rel.id] = nil
-	for i := range r.tables {
-		if m := &r.tables[i]; m.Table.Schema == rel.schema && m.Table.Name == rel.name {
-			r.relations[rel.id], err = newLayout(rel, m, r.types)
-			return err
+	i := slices.IndexFunc(r.tables, func(m Mapping) bool { return m.Table.Schema == rel.schema && m.Table.Name == rel.name })
+	if i < 0 {
+		known, ok := r.oids[rel.id]
+		if !ok {
+			return nil
 		}
+		i = known
 	}
-	return nil
+	r.relations[rel.id], err = newLayout(rel, &r.tables[i], r.types)
+	return err
 }
 
 // logical takes a logical message: an event, if its prefix is one of ours.

@@ -2,6 +2,7 @@ package cdc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -97,7 +98,9 @@ func (s *Stream) withGap(ctx context.Context, err error) error {
 	switch e.State {
 	case state.SlotMissing, state.SlotLost, state.SlotRecreated, state.HistoryChanged:
 	default:
-		return err
+		if !errors.As(err, new(*publicationGap)) {
+			return err
+		}
 	}
 	g := s.gap // only the goroutine of Run comes here
 	if g.state != e.State || g.reason != e.Reason || time.Since(g.at) >= gapInterval {

@@ -36,20 +36,21 @@ type columnSpec struct {
 	types    []uint32 // accepted type OIDs; nil: all
 }
 
-// nativeColumns is the table of migrations/outbox, as far as an event needs it. Other columns are not read.
+// nativeColumns is the table of migrations/outbox, as far as an event needs it. Other columns are not read. All are
+// required: one that has gone was renamed or dropped, and without it events would go where they should not.
 var nativeColumns = []columnSpec{
 	{"id", FieldID, true, []uint32{oidUUID}},
-	{"tenant", FieldTenant, false, []uint32{oidText, oidVarchar}},
+	{"tenant", FieldTenant, true, []uint32{oidText, oidVarchar}},
 	{"event_key", FieldEventKey, true, []uint32{oidText, oidVarchar}},
 	{"aggregate_type", FieldAggregateType, true, []uint32{oidText, oidVarchar}},
 	{"aggregate_id", FieldAggregateID, true, []uint32{oidText, oidVarchar}},
 	{"event_type", FieldEventType, true, []uint32{oidText, oidVarchar}},
 	{"payload", FieldPayload, true, []uint32{oidJSON, oidJSONB, oidText}},
-	{"payload_bytes", FieldPayloadBytes, false, []uint32{oidBytea}},
-	{"headers", FieldHeaders, false, []uint32{oidJSONB, oidJSON}},
-	{"topic", FieldTopic, false, []uint32{oidText, oidVarchar}},
-	{"partition_key", FieldPartitionKey, false, []uint32{oidText, oidVarchar}},
-	{"occurred_at", FieldOccurredAt, false, []uint32{oidTimestamptz}},
+	{"payload_bytes", FieldPayloadBytes, true, []uint32{oidBytea}},
+	{"headers", FieldHeaders, true, []uint32{oidJSONB, oidJSON}},
+	{"topic", FieldTopic, true, []uint32{oidText, oidVarchar}},
+	{"partition_key", FieldPartitionKey, true, []uint32{oidText, oidVarchar}},
+	{"occurred_at", FieldOccurredAt, true, []uint32{oidTimestamptz}},
 }
 
 // set stores a value that is not NULL.

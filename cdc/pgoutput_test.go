@@ -146,6 +146,8 @@ func must[T any](v T, err error) T {
 func TestNewLayout_Mismatch(t *testing.T) {
 	for name, change := range map[string]func(*relation){
 		"required column gone": func(r *relation) { r.columns[3].name = "kind" },
+		"topic renamed":        func(r *relation) { r.columns[9].name = "subject" },
+		"tenant renamed":       func(r *relation) { r.columns[1].name = "customer" },
 		"type does not fit":    func(r *relation) { r.columns[0].oid = 142 },
 	} {
 		rel := must(decodeRelation(relationBody()))
@@ -158,7 +160,10 @@ func TestNewLayout_Mismatch(t *testing.T) {
 	rel := must(decodeRelation(relationBody()))
 	rel.columns = append([]relationColumn{{"later", 25}}, rel.columns...)
 	rel.columns = append(rel.columns[:10], rel.columns[11:]...) // topic, an optional one
-	if _, err := newLayout(rel, native(), typeMap{}); err != nil {
+	m := native()
+	m.Columns = NativeColumns()
+	m.Columns[9].Optional = true
+	if _, err := newLayout(rel, m, typeMap{}); err != nil {
 		t.Errorf("a column more and an optional one less: %v", err)
 	}
 }
@@ -184,6 +189,13 @@ func FuzzMessage(f *testing.F) {
 		append(wireMessage{'M'}, messageBody()...), {'A'}, {},
 	} {
 		f.Add([]byte(m), true)
+	}
+	for _, c := range goldenCases() {
+		for _, m := range readCapture(f, 15, c.name) {
+			if len(m) < 4096 { // mutations of what is large find nothing in reasonable time
+				f.Add(m, true)
+			}
+		}
 	}
 	known, err := newLayout(must(decodeRelation(relationBody())), native(), typeMap{})
 	if err != nil {

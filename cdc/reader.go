@@ -21,6 +21,7 @@ import (
 // own timer. When the dispatcher is stuck it stops reading, never talking.
 type reader struct {
 	tables    []Mapping
+	oids      map[uint32]int // of the tables, when the session began; index in tables
 	emitted   *messageDecoder
 	types     typeMap
 	conn      net.Conn // above TLS

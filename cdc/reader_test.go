@@ -1,6 +1,8 @@
 package cdc
 
 import (
+	"errors"
+	"net"
 	"testing"
 	"time"
 )
@@ -197,5 +199,96 @@ func TestReader_Hold(t *testing.T) {
 	}
 	if !r.heldUntil.IsZero() {
 		t.Error("the next chunk has the last one's time")
+	}
+}
+
+// TestReader_ChunksAreBounded: a transaction passes in pieces of bounded size, however large it is, and goes on only as
+// fast as they are taken.
+func TestReader_ChunksAreBounded(t *testing.T) {
+	r := testReader(t)
+	r.nextStatus = time.Now().Add(time.Hour) // there is no server to talk to
+	const rows = 10 * chunkEvents
+	sizes := make(chan int, rows)
+	go func() { // as dispatch does
+		for c := range r.full {
+			sizes <- len(c.events)
+			if cap(c.arena) > 2*chunkBytes {
+				t.Errorf("a chunk of small rows keeps %d bytes", cap(c.arena))
+			}
+			c.reset()
+			r.free <- c
+			select {
+			case r.wake <- struct{}{}:
+			default:
+			}
+		}
+		close(sizes)
+	}()
+	r.feed(t, kindBegin, beginBody())
+	for range rows {
+		r.feed(t, kindInsert, insertBody())
+	}
+	r.feed(t, kindCommit, commitBody())
+	r.stopping.Store(drainReader)
+	for !r.handedLast {
+		if err := r.service(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	total := 0
+	for n := range sizes {
+		if total += n; n > chunkEvents {
+			t.Errorf("%d rows at once", n)
+		}
+	}
+	if total != rows {
+		t.Errorf("%d rows of %d", total, rows)
+	}
+}
+
+// written counts what is written to it.
+type written struct {
+	net.Conn
+	bytes int
+}
+
+func (w *written) Write(b []byte) (int, error)      { w.bytes += len(b); return len(b), nil }
+func (w *written) SetWriteDeadline(time.Time) error { return nil }
+
+// TestReader_NeverConfirmsZero: servers and clients read a flush position of 0 as everything. A reader that knows none
+// says nothing.
+func TestReader_NeverConfirmsZero(t *testing.T) {
+	r, conn := testReader(t), &written{}
+	r.conn = conn
+	if err := r.service(); err == nil || conn.bytes > 0 {
+		t.Errorf("%v, with %d bytes written", err, conn.bytes)
+	}
+	r.flush.Store(42)
+	if err := r.service(); err != nil || conn.bytes == 0 {
+		t.Errorf("%v, with %d bytes written", err, conn.bytes)
+	}
+}
+
+// TestReader_ServerThatStops asks for an answer again as soon as it has one, and would do so until everything is
+// confirmed: the reader lets go. One that asks now and then is answered.
+func TestReader_ServerThatStops(t *testing.T) {
+	r, conn := testReader(t), &written{}
+	r.conn = conn
+	r.flush.Store(42)
+	for range 10 {
+		r.lastPing = time.Now().Add(-time.Second)
+		if err := r.keepalive(42, true); err != nil {
+			t.Fatalf("asked once a second: %v", err)
+		}
+	}
+	if conn.bytes < 10*39 {
+		t.Errorf("10 answers have %d bytes", conn.bytes)
+	}
+	var err error
+	for n := 0; err == nil && n < 10; n++ {
+		err = r.keepalive(42, true)
+	}
+	if !errors.Is(err, errServerStops) {
+		t.Errorf("asked without a pause: %v", err)
 	}
 }

@@ -131,6 +131,14 @@ func (s *Stream) diagnose(ctx context.Context, conn *pgx.Conn, sv server) (p Pla
 	case row.confirmed > rec.Confirmed:
 		p.Cause = state.SlotRecreated
 	default:
+		changed, err := s.publicationChanged(ctx, conn, sv.version, rec)
+		if err != nil {
+			return p, err
+		}
+		if changed {
+			p.Cause = state.PublicationMismatch
+			return p, nil
+		}
 		return p, fmt.Errorf("%w: slot %q is sound: it stands at %s, and relay_state at %s", ErrNothingToRecover, s.cfg.Slot, row.confirmed, rec.Confirmed)
 	}
 	return p, nil

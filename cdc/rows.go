@@ -22,6 +22,9 @@ type rowTable struct {
 	at      string   // column of the event's time, quoted; empty: none
 	kind    string   // column of the aggregate type, quoted; empty: none
 	xact    bool     // there is a column xact_id, which names the row's transaction for ever
+	prefix  string   // of the event ID
+
+	fields map[Field]string // columns by what they hold, quoted
 }
 
 // order is how rows of the table are listed: by time where the table knows it.

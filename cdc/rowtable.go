@@ -19,7 +19,7 @@ func (s *Stream) rowTables(ctx context.Context, db DB) (map[string]*rowTable, er
 		if err != nil {
 			return nil, err
 		}
-		t := &rowTable{table: m.Table, xact: columns["xact_id"].typ == "xid8"}
+		t := &rowTable{table: m.Table, prefix: m.IDPrefix, xact: columns["xact_id"].typ == "xid8", fields: map[Field]string{}}
 		rel := relation{schema: m.Table.Schema, name: m.Table.Name}
 		for _, name := range m.names() {
 			if c, ok := columns[name]; ok {
@@ -28,6 +28,9 @@ func (s *Stream) rowTables(ctx context.Context, db DB) (map[string]*rowTable, er
 			}
 		}
 		for _, spec := range m.columns() {
+			if _, ok := columns[spec.name]; ok {
+				t.fields[spec.field] = pgx.Identifier{spec.name}.Sanitize()
+			}
 			switch c, ok := columns[spec.name]; {
 			case !ok:
 			case spec.field == FieldID:
@@ -38,10 +41,21 @@ func (s *Stream) rowTables(ctx context.Context, db DB) (map[string]*rowTable, er
 				t.kind = pgx.Identifier{spec.name}.Sanitize()
 			}
 		}
+		t.guessFields(columns)
 		if t.layout, err = newLayout(rel, &m, types); err != nil {
 			return nil, err
 		}
 		tables[t.table.String()] = t
 	}
 	return tables, nil
+}
+
+// guessFields takes the columns of Debezium's default table for what their names say, where the mapping, whose records
+// need no such field, does not.
+func (t *rowTable) guessFields(columns map[string]catalogColumn) {
+	for field, name := range map[Field]string{FieldAggregateType: "aggregatetype", FieldEventType: "type"} {
+		if _, ok := columns[name]; ok && t.fields[field] == "" {
+			t.fields[field] = pgx.Identifier{name}.Sanitize()
+		}
+	}
 }

@@ -108,3 +108,31 @@ func TestSafeXID(t *testing.T) {
 		return rose >= 40 && checked > 200, fmt.Sprintf("safe_xid rose %d times, %d rows are below", rose, checked)
 	})
 }
+
+// TestSafeXID_WaitsForItsPosition: what was over when the horizon was taken counts only once all of it is confirmed.
+func TestSafeXID_WaitsForItsPosition(t *testing.T) {
+	b := setup(t, testenv.NewDatabase(t))
+	b.cfg.ConfirmInterval = 10 * time.Millisecond
+	sinks := make(chan *memorySink, 1)
+	r := b.start(func(m *memorySink) { m.held = true; sinks <- m })
+	r.awaitState(state.Streaming)
+	sink := <-sinks
+	for n := range 3 {
+		b.publish(n)
+	}
+	r.awaitEvents(3)
+	for seq := range uint64(2) { // the horizon is taken after the first and lies behind all three
+		before, _ := b.confirmed()
+		sink.done([]uint64{seq + 1})
+		testenv.Eventually(t, 10*time.Second, func() (bool, string) {
+			now, _ := b.confirmed()
+			return now > before, "event is not confirmed"
+		})
+	}
+	var fine bool
+	if err := b.app.QueryRow(t.Context(), `
+		select s.safe_xid is null or s.safe_xid <= e.xact_id from outbox.relay_state s, outbox.events e
+		where s.slot = $1 and e.event_key = 'key:2'`, b.cfg.Slot).Scan(&fine); err != nil || !fine {
+		t.Errorf("safe_xid vouches for a transaction that is not confirmed (%v)", err)
+	}
+}

@@ -25,6 +25,7 @@ type session struct {
 	source    string
 	pid       uint32
 	version   int // of the server
+	published published
 	watermark *watermark
 	reader    *reader
 	sink      Sink
@@ -130,6 +131,10 @@ func (s *Stream) acquire(ctx context.Context, db *pgx.Conn, repl *pgconn.PgConn,
 	if err != nil {
 		return nil, err
 	}
+	// Before the slot is taken, so that it is free for whoever recovers it; once more when nobody else can note anything.
+	if err := s.checkRecordPublished(qctx, db, sv.version, rec); err != nil {
+		return nil, err
+	}
 	binary := "binary 'true'" // cheaper, and it gives bytea as it is
 	if sv.types.text {
 		binary = "binary 'false'"
@@ -170,6 +175,14 @@ func (s *Stream) acquire(ctx context.Context, db *pgx.Conn, repl *pgconn.PgConn,
 	if row.confirmed > rec.Confirmed {
 		return nil, s.slotRecreated(row.confirmed, rec.Confirmed)
 	}
+	was, err := readPublished(rec)
+	if err != nil {
+		return nil, err
+	}
+	pub, err := s.followPublication(qctx, db, sv.version, owner, was)
+	if err != nil {
+		return nil, err
+	}
 	if before != id.Timeline && s.listener.TimelineChanged != nil {
 		s.listener.TimelineChanged(before, id.Timeline)
 	}
@@ -177,7 +190,7 @@ func (s *Stream) acquire(ctx context.Context, db *pgx.Conn, repl *pgconn.PgConn,
 	if err != nil {
 		return nil, fmt.Errorf("take over connection: %w", err)
 	}
-	return s.newSession(db, hijacked, w, rec, owner, sv), nil
+	return s.newSession(db, hijacked, w, rec, owner, sv, pub), nil
 }
 
 func quoteOption(s string) string {
@@ -197,7 +210,7 @@ func SourceOf(systemIdentifier, database, slot string) string {
 	return outbox.SourceName(sha256.Sum256([]byte(systemIdentifier + "/" + database + "/" + slot)))
 }
 
-func (s *Stream) newSession(db *pgx.Conn, hc *pgconn.HijackedConn, w *wire, rec Record, owner string, sv server) *session {
+func (s *Stream) newSession(db *pgx.Conn, hc *pgconn.HijackedConn, w *wire, rec Record, owner string, sv server, pub published) *session {
 	interval := s.cfg.StatusInterval
 	if sv.senderTimeout > 0 {
 		interval = min(interval, sv.senderTimeout/3)
@@ -205,7 +218,7 @@ func (s *Stream) newSession(db *pgx.Conn, hc *pgconn.HijackedConn, w *wire, rec 
 	wm := newWatermark(rec.Confirmed)
 	source := SourceOf(rec.SystemIdentifier, sv.database, s.cfg.Slot)
 	r := &reader{
-		tables: s.cfg.mappings(), emitted: &messageDecoder{mappings: s.cfg.Messages, source: source}, types: sv.types, conn: hc.Conn, frontend: hc.Frontend, wire: w, watermark: wm, interval: interval,
+		tables: s.cfg.mappings(), oids: pub.oids, emitted: &messageDecoder{mappings: s.cfg.Messages, source: source}, types: sv.types, conn: hc.Conn, frontend: hc.Frontend, wire: w, watermark: wm, interval: interval,
 		incarnation: rec.Incarnation, relations: map[uint32]*layout{},
 		cur: newChunk(), free: make(chan *chunk, chunkCount), full: make(chan *chunk, 1), wake: make(chan struct{}, 1),
 		nextStatus: time.Now(),
@@ -216,7 +229,7 @@ func (s *Stream) newSession(db *pgx.Conn, hc *pgconn.HijackedConn, w *wire, rec 
 	r.flush.Store(uint64(rec.Confirmed))
 	r.lastHeard.Store(time.Now().UnixNano())
 	ses := &session{s: s, db: db, record: rec, owner: owner, pid: hc.PID, watermark: wm, reader: r,
-		source: source, version: sv.version}
+		source: source, version: sv.version, published: pub}
 	if rec.Phase == PhaseBacklog {
 		ses.backlog = newBacklog(ses)
 		ses.watermark = ses.backlog.marks
@@ -229,7 +242,7 @@ func (s *Stream) newSession(db *pgx.Conn, hc *pgconn.HijackedConn, w *wire, rec 
 func (ses *session) run(ctx, hard context.Context) error {
 	s, r := ses.s, ses.reader
 	defer r.close()
-	to := Session{Source: ses.source, Incarnation: ses.record.Incarnation, ResumeLSN: ses.record.Confirmed, Done: ses.watermark.Done}
+	to := Session{Source: ses.source, Incarnation: ses.record.Incarnation, ResumeLSN: ses.record.Confirmed, Owner: ses.owner, Stopping: ctx.Done(), Done: ses.watermark.Done}
 	if ses.backlog != nil {
 		to.ResumeLSN = 0
 	}
@@ -248,7 +261,7 @@ func (ses *session) run(ctx, hard context.Context) error {
 	ses.watermark.first = acked
 	streaming, sinkFinished := context.WithCancel(sctx)
 	defer sinkFinished()
-	ctl := &control{s: s, db: ses.db, owner: ses.owner, watermark: ses.watermark, reader: r, pid: ses.pid, version: ses.version, lastTables: time.Now(),
+	ctl := &control{s: s, db: ses.db, owner: ses.owner, watermark: ses.watermark, reader: r, pid: ses.pid, version: ses.version, published: ses.published, lastTables: time.Now(),
 		confirmed: ses.record.Confirmed, streaming: streaming, firstAck: firstAck, lastConfirm: ses.noteConfirm}
 
 	type end struct {

@@ -17,7 +17,7 @@ type Sink interface {
 
 	// Run acquires the broker, publishes what Accept takes and calls the done function it was built with for
 	// every event that the broker has acknowledged. It returns nil once Drain was called and everything is
-	// acknowledged, ctx's cause when ctx ends, or the error that ends the session. All goroutines have ended
+	// acknowledged, or all that can be where it was told of a stop, ctx's cause when ctx ends, or the error that ends the session. All goroutines have ended
 	// when it returns.
 	Run(ctx context.Context) error
 
@@ -30,6 +30,9 @@ type Session struct {
 	Source      string     // short hash of system identifier, database and slot; 16 hexadecimal digits
 	Incarnation uint32     // incarnation of every position in this session
 	ResumeLSN   outbox.LSN // every event at or above it may be sent again; 0: they are listed ones, which have no LSN
+	Owner       string     // token that every write about the slot has to name
+	// Stopping is closed when the relay is told to stop: what cannot be finished then need not be waited for.
+	Stopping <-chan struct{}
 	// Done tells the stream that these events are acknowledged by the broker (or durably settled otherwise).
 	// Any order, any number; safe for concurrent use; does not block. The slice is not kept.
 	Done func(seqs []uint64)

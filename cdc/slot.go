@@ -142,6 +142,11 @@ func (s *Stream) createSlot(ctx context.Context, conn *pgx.Conn, sv server, rec 
 	if err := tx.QueryRow(ctx, `select pg_snapshot_xmin(pg_current_snapshot())::text::bigint`).Scan(&rec.SafeXID); err != nil {
 		return rec, s.serverError("read the slot's snapshot", err)
 	}
+	pub, err := s.loadPublished(ctx, tx)
+	if err != nil {
+		return rec, err
+	}
+	rec.Publication, rec.PublicationXID = pub.String(), pub.xid
 	if err := fill(ctx, tx, &rec); err != nil {
 		_ = tx.Rollback(ctx)
 		if _, dropErr := conn.Exec(ctx, `select pg_drop_replication_slot($1)`, s.cfg.Slot); dropErr != nil {
@@ -204,17 +209,11 @@ func (s *Stream) waitForSlot(ctx context.Context, conn *pgx.Conn, repl *pgconn.P
 			}
 			return r.CreateReplicationSlotResult, nil
 		case <-tick.C:
-			var pids []string
-			rows, err := conn.Query(ctx, `
-				select pid::text from pg_stat_activity
-				where backend_xid is not null and pid not in (pg_backend_pid(), $1) order by xact_start limit 5`, repl.PID())
-			if err == nil {
-				pids, err = pgx.CollectRows(rows, pgx.RowTo[string])
-			}
-			if err == nil && len(pids) > 0 {
-				s.report(state.Status{State: state.SlotCreating,
-					Reason: fmt.Sprintf("slot %q waits for transactions that are older than it, of backends %s", s.cfg.Slot, strings.Join(pids, ", ")),
-					Hint:   "see pg_stat_activity for these pids; SELECT pg_terminate_backend(pid) ends one"})
+			qctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+			open, more, err := blockers(qctx, conn, repl.PID())
+			cancel()
+			if err == nil && len(open) > 0 { // what is wrong with the connection, the next one who uses it says
+				s.report(creatingStatus(s.cfg.Slot, open, more))
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func promote(t *testing.T, standby *pgx.Conn) {
 // TestPromotion_WithoutSlot: a standby that knows nothing of the slot is promoted. The relay says so, and recovery
 // publishes what the old primary's relay had not.
 func TestPromotion_WithoutSlot(t *testing.T) {
-	primary := testenv.Dedicated(t, pgserver.Config{Major: 15})
+	primary := testenv.Dedicated(t, pgserver.Config{})
 	b := onServer(t, primary, "shop")
 	b.settled(1, 30)
 	standby := testenv.Standby(t, primary, nil)
@@ -114,7 +114,15 @@ func TestPromotion_WithoutSlot(t *testing.T) {
 // TestPromotion_FailoverSlot: the standby has the slot too. The relay goes on there, says that the timeline changed,
 // and loses nothing; and where the slot is ahead of what relay_state holds it stops.
 func TestPromotion_FailoverSlot(t *testing.T) {
-	primary := testenv.Dedicated(t, pgserver.Config{Major: 17})
+	for _, major := range []int{17, 18} {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			promoteFailoverSlot(t, testenv.Dedicated(t, pgserver.Config{Major: major}))
+		})
+	}
+}
+
+func promoteFailoverSlot(t *testing.T, primary *pgserver.Server) {
 	b := onServer(t, primary, "shop", func(c *cdc.Config) { c.Failover = true })
 	b.exec(`select pg_create_physical_replication_slot('standby')`)
 	b.settled(1, 30)

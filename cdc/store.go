@@ -35,6 +35,8 @@ type Record struct {
 	Phase            Phase      // see the constants
 	Confirmed        outbox.LSN // what was promised never to be needed again
 	SafeXID          uint64     // every transaction below it is confirmed or what is left of it is listed; 0: not known
+	Publication      string     // by which catalog rows the tables were published when last looked at, as JSON; "": not known
+	PublicationXID   uint64     // every transaction below it was over while they were published so; 0: not known
 }
 
 // Horizon relates transaction ids to the WAL: every transaction below XID that committed did so below LSN.
@@ -55,9 +57,11 @@ type Store interface {
 	Adopt(ctx context.Context, db DB, slot string, rec Record) error
 	// Acquire makes owner the one whose writes count, notes the timeline, and returns the record as it stands.
 	Acquire(ctx context.Context, db DB, slot, owner string, timeline int32) (Record, error)
-	// Confirm raises the confirmed LSN, and safe_xid when safeXID is not 0. It never lowers either.
+	// Confirm raises the confirmed LSN, and safe_xid and publication_xid where they are not 0. It never lowers any.
 	// ErrNotOwner is returned when another owner has acquired the slot.
-	Confirm(ctx context.Context, db DB, slot, owner string, lsn outbox.LSN, safeXID uint64) error
+	Confirm(ctx context.Context, db DB, slot, owner string, lsn outbox.LSN, safeXID, publicationXID uint64) error
+	// NotePublication replaces what is known of how the tables are published. Errors are Confirm's.
+	NotePublication(ctx context.Context, db DB, slot, owner, publication string, xid uint64) error
 	// Hold makes sure that owner still has the slot, and keeps it so until the transaction db is over.
 	// ErrNotOwner is returned when another owner has acquired the slot.
 	Hold(ctx context.Context, db DB, slot, owner string) error

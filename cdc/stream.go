@@ -23,6 +23,9 @@ type Listener struct {
 	// BacklogDone is called when everything that goes before the stream is published: how many events that were
 	// in this session, and how many rows were gone when their turn came.
 	BacklogDone func(published, vanished uint64)
+	// PublicationChanged is called when tables were published anew, or the publication was changed, and no row is in the
+	// tables that was written since it was last seen. What was written and deleted since cannot be told.
+	PublicationChanged func(what []string)
 	// TimelineChanged is called when the server was promoted since the slot was last served.
 	TimelineChanged func(from, to int32)
 }

@@ -158,11 +158,10 @@ func (s *Stream) checkPublished(ctx context.Context, db DB, version int, m Mappi
 	if !m.IgnoreMissing {
 		needed = append(needed, m.Extra...)
 	}
-	for _, name := range needed {
-		if !slices.Contains(columns, name) {
-			return fail(fmt.Sprintf("leaves out column %q of table %s", name, m.Table),
-				fmt.Sprintf("make the publication anew with all columns that are read, as relay migrate up does: %s (%s)", m.Table, m.quotedNames()))
-		}
+	needed = slices.DeleteFunc(needed, func(name string) bool { return slices.Contains(columns, name) })
+	if len(needed) > 0 {
+		return fail(fmt.Sprintf("leaves out of table %s what is read: %q", m.Table, needed),
+			fmt.Sprintf("make the publication anew with all columns that are read, as relay migrate up does: %s (%s)", m.Table, m.quotedNames()))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"context"
 	"encoding/binary"
 	"hash/crc32"
 	"io"
@@ -24,6 +25,7 @@ type Batch struct {
 	Time      time.Time // when it was first about to be sent, in milliseconds; of every record that has no own time
 
 	seqs   []uint64  // the sequence numbers of the events, in order
+	routes []uint16  // of the events, in order; empty in batches of a job
 	oldest time.Time // the earliest commit
 	eventTimes
 	size int // bytes of encoded records
@@ -35,13 +37,24 @@ type Batch struct {
 	head   [sizeLen + batchHeader]byte // filled by seal
 	sealed bool
 
+	compression string // what the route asks for; "": the publisher's own
+
 	packed []byte               // the records compressed, nil: they are sent as they are
 	codec  compress.Compression // of packed
 
+	// What travels through a lane in its order and is no batch of live events.
+	job    *job                               // whose records these are
+	letter *Letter                            // to be parked
+	task   func(context.Context, *lane) error // to be run by the lane
+	after  uint64                             // number of a letter that must be committed before
+
 	tries int
 	open  bool // it was sent, and no definite answer came: the records may be there
-	// written is how much of it a publisher to a byte stream has got rid of; it goes on from there.
+	// written is how much of it a publisher to a byte stream has got rid of; it goes on from there. sent is how many
+	// of its records one that sends them singly has, and refused what it was told of the next one.
 	written int
+	sent    int
+	refused error
 }
 
 // Len returns the number of records.
@@ -125,31 +138,59 @@ func (b *Batch) add(p *pool, r *record, seq uint64, committed time.Time) int {
 	dst := b.room(p, n)
 	*dst = r.appendTo(*dst, delta)
 	b.size += n
+	b.compression = r.compression
 	if len(b.seqs) == 0 || committed.Before(b.oldest) {
 		b.oldest = committed
 	}
 	b.seqs = append(b.seqs, seq)
+	if b.job == nil {
+		b.routes = append(b.routes, uint16(r.event.Route))
+	}
 	return n
+}
+
+// takes reports whether the record may be added to a batch that is closed at limit bytes.
+func (b *Batch) takes(r *record, limit int) bool {
+	return !b.special() && b.Len() < maxBatchRecords && b.timed == r.timed && b.compression == r.compression &&
+		b.size+r.size(maxBatchRecords) <= limit
+}
+
+// special reports whether live events must not be added.
+func (b *Batch) special() bool { return b.job != nil || b.letter != nil || b.task != nil }
+
+// copy adds the i-th record of another batch.
+func (b *Batch) copy(p *pool, from *Batch, i int, raw []byte) {
+	b.adopt(from, raw)
+	delta := int32(len(b.seqs))
+	n := sizeRaw(raw, delta)
+	dst := b.room(p, n)
+	*dst = appendRaw(*dst, raw, delta)
+	b.size += n
+	b.seqs = append(b.seqs, from.seqs[i])
+	if len(from.routes) > 0 {
+		b.routes = append(b.routes, from.routes[i])
+	}
+	b.oldest, b.compression = from.oldest, from.compression
 }
 
 // split cuts a batch in two before its n-th record. The parts are new batches of their own bytes.
 func (b *Batch) split(p *pool, n int) (first, second *Batch) {
 	first, second = p.batch(b.Topic, b.Partition), p.batch(b.Topic, b.Partition)
+	first.job, second.job = b.job, b.job
 	i := 0
 	for raw := range b.raw() {
 		to := first
 		if i >= n {
 			to = second
 		}
-		to.adopt(b, raw)
-		delta := int32(len(to.seqs))
-		n := sizeRaw(raw, delta)
-		dst := to.room(p, n)
-		*dst = appendRaw(*dst, raw, delta)
-		to.size += n
-		to.seqs = append(to.seqs, b.seqs[i])
-		to.oldest = b.oldest
+		to.copy(p, b, i, raw)
 		i++
+	}
+	first.sent, second.sent = min(b.sent, n), max(b.sent-n, 0)
+	if b.sent < n {
+		first.refused = b.refused
+	} else {
+		second.refused = b.refused
 	}
 	return first, second
 }

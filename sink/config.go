@@ -12,6 +12,7 @@ import (
 const (
 	maxBatchRecords = 5000 // more gains nothing and makes a resend long
 	maxTopicValues  = 4096 // values, of each route, whose topic is remembered
+	minRecordBytes  = 1 << 10
 )
 
 // Config holds the settings of a Sink. Start from DefaultConfig.
@@ -39,8 +40,9 @@ type Config struct {
 	BatchBytes int
 
 	// MaxRecordBytes is the largest record that is tried, counted as Kafka counts: as a batch with that one
-	// record, 61 bytes of batch header included. A larger one is poison. Default 1,048,588, what a broker
-	// takes unless told otherwise; at least 1 KiB.
+	// record, 61 bytes of batch header included and before compression. A larger one is poison. It may be more than
+	// WindowBytes: such a record goes when nothing else is in flight. Default 1,048,588, what a broker takes unless
+	// told otherwise; at least 1 KiB.
 	MaxRecordBytes int
 
 	// Recheck is how long a lane that needs a human waits before it tries again. Default 30 s.
@@ -62,6 +64,14 @@ type Config struct {
 	// published there. That takes the right to read the topics; without it, whatever was acknowledged and not
 	// confirmed when a session ended is there twice. Default false.
 	NoResumeCheck bool
+
+	// DeadLetters keeps the events that cannot be published. Nil: there is no such place, so every route has the policy
+	// halt.
+	DeadLetters DeadLetters
+
+	// Stopping is closed when the relay is told to stop. A stream that is halted then ends without the event that it
+	// is halted at, which comes again. Nil: it waits until it is cut off.
+	Stopping <-chan struct{}
 
 	// CreateTopics makes a topic that an event goes to and that does not exist, with the brokers' defaults, rather
 	// than wait for somebody who does. Default false.
@@ -108,20 +118,34 @@ func (c Config) Validate() error {
 	if _, err := c.routings(); err != nil {
 		errs = append(errs, err)
 	}
+	for _, r := range c.Routes {
+		if r.Poison != "" && r.Poison != PolicyHalt && c.DeadLetters == nil {
+			bad("poison policy %q: there is no place for dead letters", r.Poison)
+		}
+	}
 	if c.WindowBytes < 64<<10 {
 		bad("window of %d bytes: want at least 65536", c.WindowBytes)
 	}
 	if c.BatchBytes < 4<<10 || c.BatchBytes > c.WindowBytes {
 		bad("batch of %d bytes: want 4096 up to the window's %d", c.BatchBytes, c.WindowBytes)
 	}
-	if c.MaxRecordBytes < 1<<10 {
-		bad("max record of %d bytes: want at least 1024", c.MaxRecordBytes)
+	if c.MaxRecordBytes < minRecordBytes {
+		bad("max record of %d bytes: want at least %d", c.MaxRecordBytes, minRecordBytes)
 	}
 	if c.Recheck <= 0 || c.UnreachableAfter <= 0 || c.PartitionsEvery <= 0 {
 		bad("intervals recheck %v, unreachable after %v, partitions every %v: want each above 0",
 			c.Recheck, c.UnreachableAfter, c.PartitionsEvery)
 	}
 	return errors.Join(errs...)
+}
+
+// largestRecord returns the largest record of any route.
+func (c Config) largestRecord() int {
+	most := c.MaxRecordBytes
+	for _, r := range c.Routes {
+		most = max(most, r.MaxRecordBytes)
+	}
+	return most
 }
 
 // routings makes the routes ready.

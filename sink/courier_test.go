@@ -1,17 +1,14 @@
 package sink_test
 
 import (
-	"context"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -287,110 +284,5 @@ func TestKafka_Sessions(t *testing.T) {
 	checkOrder(t, testenv.Consume(t, broker.Brokers(), topic), 40, n)
 	if s.board.raises() > 3 {
 		t.Errorf("%d states were raised", s.board.raises())
-	}
-}
-
-// TestCompression writes and reads back with each compression, batches that gain nothing among them.
-func TestCompression(t *testing.T) {
-	brokers := testenv.Kafka(t)
-	for _, name := range sink.Compressions() {
-		t.Run(name, func(t *testing.T) {
-			m := newStream(t, brokers, testenv.NewTopic(t, brokers, 2, nil))
-			m.event = func(n int) outbox.Committed {
-				e := event(n, fmt.Sprint("key", n%5), fmt.Sprint(n))
-				switch n % 3 {
-				case 0:
-					e.Headers = fmt.Appendf(nil, `{"text": %q}`, strings.Repeat("x", n%2000))
-				case 1:
-					e.Headers = fmt.Appendf(nil, `{"text": %q}`, noise(n%2000+2))
-				}
-				return to(m.topic, e)
-			}
-			session := func(from, until int) (published int) {
-				kcfg := kafkaConfig(brokers)
-				kcfg.Compression = name
-				cfg := testConfig(m.topic)
-				cfg.ResumeLSN = m.event(from).Position.LSN
-				s := startAs(t, cfg, sink.NewKafka(kcfg, m.source), m.source)
-				for c := range slices.Chunk(m.events(from, until), 100) {
-					s.accept(c...)
-				}
-				s.drain()
-				if st := s.Stats(); st.Undecided != 0 {
-					t.Errorf("got %+v", st)
-				}
-				return int(s.Stats().Published[m.topic])
-			}
-			session(0, 2000)
-			if n := session(1000, 2500); n != 500 {
-				t.Errorf("%d events were published, want the last 500: the others are there", n)
-			}
-			m.wantOnce(t, 2500)
-		})
-	}
-}
-
-// TestTopics_Notice wants settings that could become a problem to be told, and nothing to be told of good ones.
-func TestTopics_Notice(t *testing.T) {
-	f := fake(t, kafkaserver.FakeConfig{Brokers: 3, Topics: map[string]int32{"good": 1, "bad": 2}})
-	for name, value := range map[string]string{
-		"min.insync.replicas": "1", "max.message.bytes": "5000", "cleanup.policy": "compact,delete", "unclean.leader.election.enable": "true",
-	} {
-		setTopicConfig(t, f.Brokers(), "bad", name, value)
-	}
-	setTopicConfig(t, f.Brokers(), "good", "min.insync.replicas", "2")
-	setTopicConfig(t, f.Brokers(), "good", "max.message.bytes", "2000000")
-	var mu sync.Mutex
-	told := map[string]string{}
-	cfg := testConfig("good", "bad", "nowhere")
-	cfg.Notice = func(topic, finding string) {
-		mu.Lock()
-		defer mu.Unlock()
-		told[topic] += finding + "\n"
-	}
-	s := start(t, cfg, sink.NewKafka(kafkaConfig(f.Brokers()), source))
-	eventually(t, func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return strings.Contains(told["nowhere"], "does not exist")
-	}, "the missing topic is not told")
-	mu.Lock()
-	defer mu.Unlock()
-	for _, part := range []string{"min.insync.replicas is 1", "max.message.bytes is 5000", "cleanup.policy is compact", "unclean.leader.election"} {
-		if !strings.Contains(told["bad"], part) {
-			t.Errorf("told of the bad topic: %q, want %s", told["bad"], part)
-		}
-	}
-	if told["good"] != "" {
-		t.Errorf("told of the good topic: %q", told["good"])
-	}
-	s.drain()
-}
-
-// TestTopics_Create wants a topic to be made only by who was told to, and a missing right to be named.
-func TestTopics_Create(t *testing.T) {
-	brokers := testenv.Kafka(t)
-	name := testenv.NewTopic(t, brokers, 1, nil) + "-new"
-	cfg := testConfig(name)
-	cfg.CreateTopics = true
-	s := start(t, cfg, sink.NewKafka(kafkaConfig(brokers), source+"c"))
-	s.accept(to(name, event(1, "k", "1")))
-	s.drain()
-	admin(t, brokers, func(ctx context.Context, c *kadm.Client) error {
-		topics, err := c.ListTopics(ctx, name)
-		if err == nil && len(topics[name].Partitions) < 2 {
-			t.Errorf("it has %d partitions, not the brokers' default", len(topics[name].Partitions))
-		}
-		_, _ = c.DeleteTopic(ctx, name)
-		return err
-	})
-
-	f := fake(t, kafkaserver.FakeConfig{})
-	f.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.TopicAuthorizationFailed, Count: -1})
-	s = start(t, cfg, sink.NewKafka(kafkaConfig(f.Brokers()), source))
-	s.acceptAside(to(name, event(1, "k", "1")))
-	status := s.board.await(t, state.BrokerDenied)
-	if !strings.Contains(status.Hint, "Create") {
-		t.Errorf("got %+v", status)
 	}
 }

@@ -25,7 +25,8 @@
 // What record an event becomes is its Route's to say. A topic comes from the event's topic column, if the route's
 // Topics allow it, else from its template or regular expression. The partition is the one that Java's default
 // partitioner gives to the key, unless a column names it. A changed partition count is taken when everything
-// of the topic is acknowledged, so that no key has records under way in two partitions. It only grows: a topic
+// of the topic is acknowledged, so that no key has records under way in two partitions, and told to Config.Notice and in
+// Stats.Grown. It only grows: a topic
 // deleted and made again with fewer partitions is topic_missing for the missing ones until the next session.
 //
 // A record's value is the payload column's own bytes; NULL is a tombstone, the empty value is not. An envelope is
@@ -84,6 +85,14 @@
 // what others write to the topic. A few lanes read at a time, and what lanes have read ahead when they wait for
 // events is kept up to 2 MiB in all, and read again beyond that.
 //
+// # Other publishers
+//
+// What lanes need of a broker is Publisher, one file; package sinktest has it as tests, which Kafka, Webhook and Stdout
+// pass. A Fault is how a publisher says what went wrong. Webhook posts events singly, in CloudEvents' binary mode, over
+// as many partitions as it makes requests at a time; it remembers in the batch how far it has come, so that a batch that
+// is sent again, or split for an event that the receiver refuses, repeats none that was taken. It has neither fence nor
+// resume check: a receiver can refuse nobody's late request and cannot be read back, so it delivers at least once.
+//
 // # What an error means
 //
 // verdictOf is the one place that decides; TestVerdict walks this table.
@@ -107,17 +116,45 @@
 //
 // # Poison
 //
-// An event that can be seen to be poison before its record has a place (no or empty key, a topic that is not
+// A route's policy says what becomes of an event that cannot be published: halt, park or hold-key.
+//
+// halt. An event that can be seen to be poison before its record has a place (no or empty key, a topic that is not
 // allowed or not a name, bad headers, too large) stops Accept: whatever is behind it in the stream waits, whatever
 // its key, and what came before is still published. It may have no partition, and anything behind it may have its
-// key, so this is the simplest stop that keeps the order of every key.
+// key, so this is the simplest stop that keeps the order of every key. ParkHalted parks it by request. Told to stop, a
+// halted sink finishes what can be finished and ends; the event comes again.
+//
+// park. The event becomes a letter: its whole record, and why. The parker writes letters, many in one round trip, in
+// the order in which they came, and an event is done when its letter is committed. Whatever is behind it in its lane is
+// sent only then; other lanes do not wait, and nor does Accept. An event without a lane (no key, no topic) holds up
+// nobody. While the database is away letters wait as batches wait for the broker, in the window.
+//
+// hold-key. The same, and every later event of the topic and key becomes a letter too: state held. Who passes a key's
+// events decides about it, and that is its lane, so nothing has to be agreed on: the lane notes the key when it parks,
+// takes the events of held keys out of each batch before it is first sent, and publishes the letters of a key that is
+// released between two batches of its own, in their order; then the key is free and the batches go on behind. Events
+// below the position of the first letter are not held: they were published before, and come again. Keys are remembered
+// as digests, a hundred thousand at most; beyond that the policy is halt. A key without a lane, for its topic cannot be
+// one, is held by Accept.
+//
+// A letter settles its event for ever, whatever its state, and only a request publishes it. Which letters the stream may
+// bring again is read when the session begins, a page at a time beside the stream, for both are in the order of
+// positions. Without any the stream pays nothing.
 //
 // A topic that does not exist stops Accept likewise, until it is there: without its partition count no event of it
 // has a place.
 //
 // A batch that the broker refuses is split until the guilty record stands alone; the records before it are
-// published, and its lane stops. The other lanes go on until the window is full. Nothing behind it on its
+// published, and it is treated by its route's policy. With halt its lane stops. The other lanes go on until the window is full. Nothing behind it on its
 // partition is acknowledged. A lane whose large batches were refused makes smaller ones from then on.
+//
+// # On request
+//
+// Replay and Requeue put records into the lanes from other goroutines than Accept's: batches of their own, marked with
+// the header relay_replay, outside the order of live ones. They count in the window and in Drain, wait for a fence as
+// any batch does, and are settled by their job instead of the stream. One that is refused is refused, and halts nothing.
+// They are no part of the resume check: where they go in front of a lane's check, the end of the partition is noted
+// before, so that the check does not look for its way through them.
 //
 // # Non-obvious
 //

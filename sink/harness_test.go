@@ -150,7 +150,9 @@ func (b *board) Raise(name string, s state.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.raised[name] = s
-	b.count++
+	if s.State != state.Starting {
+		b.count++
+	}
 }
 
 func (b *board) Clear(name string) {
@@ -169,7 +171,7 @@ func (b *board) all() []state.Status {
 	return out
 }
 
-// raises returns how often something was raised.
+// raises returns how often something was raised that is more than a start.
 func (b *board) raises() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

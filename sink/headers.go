@@ -2,6 +2,7 @@ package sink
 
 import (
 	"bytes"
+	"encoding/binary"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -98,6 +99,14 @@ func reserved(name []byte) bool {
 
 // hasControl reports whether b holds what would let one header look like two elsewhere.
 func hasControl(b []byte) bool {
+	// Eight bytes at a time, until one of them is below 0x0e.
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	for len(b) >= 8 {
+		if x := binary.LittleEndian.Uint64(b); (x-0x0e*ones)&^x&tops != 0 {
+			break
+		}
+		b = b[8:]
+	}
 	for _, c := range b {
 		if c <= '\r' && (c == '\n' || c == '\r' || c == 0) {
 			return true

@@ -35,6 +35,9 @@ type KafkaConfig struct {
 	// NoFencing. Then a batch whose answer was lost is there twice when it is sent again, and a late one may land
 	// behind newer events of its keys. Default false.
 	NotIdempotent bool
+	// NewTopics says what topics are made like where Config.CreateTopics has them made. Default: as the brokers
+	// make them.
+	NewTopics NewTopics
 	// TLS encrypts the connections; nil: they are in the clear. Its MinVersion is raised to TLS 1.2.
 	TLS *tls.Config
 	// SASL authenticates each connection; nil: nobody asks.
@@ -69,6 +72,7 @@ func (c KafkaConfig) Validate() error {
 	if _, err := newPacker(c.Compression); err != nil {
 		errs = append(errs, err)
 	}
+	errs = append(errs, c.NewTopics.validate())
 	if c.SASL != nil {
 		errs = append(errs, c.SASL.validate())
 	}
@@ -93,7 +97,7 @@ type Kafka struct {
 	reading  *readRoom
 	fencedAt atomic.Int64 // Unix nanoseconds of the last fence
 
-	packer *packer
+	packers map[string]*packer // by compression
 
 	mu         sync.Mutex // guards the fields below
 	partitions map[partitionKey]*partition
@@ -119,7 +123,7 @@ func NewKafka(cfg KafkaConfig, source string) *Kafka {
 		cfg: cfg, id: "relay-" + source, net: newNetwork(cfg),
 		partitions: map[partitionKey]*partition{}, couriers: map[int32]*courier{}, reading: newReadRoom(),
 	}
-	k.packer, _ = newPacker(cfg.Compression) // cfg is valid
+	k.packers = newPackers(cfg.Compression)
 	k.fences.kafka = k
 	return k
 }
@@ -192,7 +196,7 @@ func (k *Kafka) Send(ctx context.Context, b *Batch) error {
 		if err := k.fence(ctx, key, p); err != nil {
 			return err
 		}
-		k.packer.pack(b)
+		k.packers[b.compression].pack(b)
 		sequence := p.next
 		if k.cfg.NotIdempotent {
 			sequence = -1
@@ -204,9 +208,9 @@ func (k *Kafka) Send(ctx context.Context, b *Batch) error {
 	b.open = b.open || v.open
 	switch v.class {
 	case success:
-		k.packer.unpack(b)
+		k.packers[b.compression].unpack(b)
 	case poison: // it may be split, from the records as they were
-		k.packer.unpack(b)
+		k.packers[b.compression].unpack(b)
 		return err
 	default:
 		return err

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -41,6 +42,22 @@ func newPacker(name string) (*packer, error) {
 		return nil, fmt.Errorf("compression %q: want one of %s", name, strings.Join(Compressions(), ", "))
 	}
 	return p, p.codec.UnmarshalText([]byte(name))
+}
+
+// newPackers returns one for each compression, and under "" that of usual.
+func newPackers(usual string) map[string]*packer {
+	packers := map[string]*packer{}
+	turns := make(chan struct{}, packTurns)
+	for _, name := range Compressions() {
+		p, err := newPacker(name)
+		if err != nil {
+			panic(err) // the names are our own
+		}
+		p.turns = turns
+		packers[name] = p
+	}
+	packers[""] = packers[cmp.Or(usual, "none")]
+	return packers
 }
 
 // pack compresses the batch's records, unless that saves nothing.

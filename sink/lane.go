@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,12 +17,16 @@ type lane struct {
 	topic     *topic
 	partition int32
 	retry     *retrier
-	check     *resumption   // nil: it is over, everything is produced
+	check     *resumption  // nil: it is over, everything is produced
+	after     uint64       // number of its last letter, until that is known to be committed
+	pending   atomic.Int64 // events that are neither acknowledged nor left with the parker
+	halted    atomic.Bool
 	wake      chan struct{} // holds one token: something has been queued
 
-	mu    sync.Mutex // guards the fields below
-	queue []*Batch   // in order; events are added to the last one
-	limit int        // bytes of records at which a batch is closed; learned where the topic takes less
+	mu     sync.Mutex // guards the fields below
+	queue  []*Batch   // in order; events are added to the last one, unless that is a special one
+	behind uint64     // number of the letter that what is added must wait for
+	limit  int        // bytes of records at which a batch is closed; learned where the topic takes less
 }
 
 func newLane(s *Sink, t *topic, partition int32) *lane {
@@ -42,11 +47,13 @@ func (l *lane) add(r *record, seq uint64, committed time.Time) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := len(l.queue)
-	if n == 0 || l.queue[n-1].Len() >= maxBatchRecords || l.queue[n-1].timed != r.timed || l.queue[n-1].size+r.size(maxBatchRecords) > l.limit {
+	if n == 0 || !l.queue[n-1].takes(r, l.limit) {
 		l.queue = append(l.queue, l.sink.pool.batch(l.topic.name, l.partition))
 		n++
 	}
+	l.queue[n-1].after = l.behind
 	bytes := l.queue[n-1].add(&l.sink.pool, r, seq, committed)
+	l.pending.Add(1)
 	l.sink.backlogBytes.Add(int64(bytes)) // before the lane can take it
 	return n == 1 && l.queue[0].Len() == 1
 }
@@ -85,16 +92,7 @@ func (l *lane) run(ctx context.Context) error {
 				return context.Cause(ctx)
 			}
 		}
-		if l.check != nil {
-			rest, err := l.resume(ctx, b)
-			if err != nil {
-				return err
-			}
-			if b = rest; b == nil {
-				continue
-			}
-		}
-		if err := l.publish(ctx, b); err != nil {
+		if err := l.step(ctx, b); err != nil {
 			return err
 		}
 	}
@@ -103,14 +101,21 @@ func (l *lane) run(ctx context.Context) error {
 // publish sends a batch until it is acknowledged, in halves where the broker refuses it for good.
 func (l *lane) publish(ctx context.Context, b *Batch) error {
 	s := l.sink
+	if l.leaveOut(b) {
+		return nil
+	}
+	if b.job == nil && s.holds.any() {
+		if b = l.sift(b); b == nil {
+			return nil
+		}
+		if err := l.awaitLetters(ctx); err != nil {
+			return err
+		}
+	}
 	start := time.Now()
 	b.Time = start.Truncate(time.Millisecond)
-	halted := false
-	defer func() {
-		if halted {
-			s.haltedLanes.Add(-1)
-		}
-	}()
+	var halted *haltedAt
+	defer func() { l.leaveHalt(halted) }()
 	for {
 		b.tries++
 		l.retry.begin()
@@ -132,11 +137,10 @@ func (l *lane) publish(ctx context.Context, b *Batch) error {
 			s.retries[v.reason].Add(1)
 			return l.publishHalves(ctx, b)
 		case v.class == poison:
-			if !halted {
-				halted = true
-				s.haltedLanes.Add(1)
+			goesOn := false
+			if goesOn, err = l.refused(ctx, b, err, &halted); goesOn {
+				return err
 			}
-			err = l.retry.halt(ctx, poisonIn(b, err))
 		default:
 			err = l.retry.wait(ctx, v, err)
 		}

@@ -12,6 +12,7 @@ import (
 type poisonError struct {
 	eventID string
 	topic   string // may be empty: it could not be made
+	class   string // one of Classes
 	reason  string
 	hint    string
 }
@@ -25,7 +26,7 @@ func (e *poisonError) Error() string {
 
 // poisonIn describes the only record of a batch that the broker refused for good.
 func poisonIn(b *Batch, err error) *poisonError {
-	p := &poisonError{topic: b.Topic, reason: describe(err), hint: hintRefused(err, b.size+batchHeader)}
+	p := &poisonError{topic: b.Topic, class: classRefused, reason: describe(err), hint: hintRefused(err, b.size+batchHeader)}
 	for r := range b.Records() {
 		for name, value := range r.Headers() {
 			if string(name) == "id" {
@@ -46,5 +47,5 @@ func hintRefused(err error, size int) string {
 	case kafka.InvalidTimestamp:
 		return "look at the relay's clock and at the topic's message.timestamp settings"
 	}
-	return "look at the topic's settings, then at the event"
+	return hintFault(err, "look at the topic's settings, then at the event")
 }

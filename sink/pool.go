@@ -80,7 +80,7 @@ func (p *pool) put(b *Batch) {
 		}
 	}
 	clear(b.chunks)
-	*b = Batch{chunks: b.chunks[:0], seqs: b.seqs[:0]}
+	*b = Batch{chunks: b.chunks[:0], seqs: b.seqs[:0], routes: b.routes[:0]}
 	if n := 8 * cap(b.seqs); p.held+n <= p.keep && len(p.batches) < keepBatches {
 		p.held += n
 		p.batches = append(p.batches, b)

@@ -20,9 +20,13 @@ type record struct {
 	since      int64  // from the batch's base time on; set by the batch
 	wide       int    // bytes that since takes beyond one
 	source     string
+	position   positionText
 	occurredAt []byte
-	user       []header
-	fixed      int // bytes of everything that does not depend on the place in the batch
+
+	compression string // of its batch; "": the publisher's own
+
+	user  []header
+	fixed int // bytes of everything that does not depend on the place in the batch
 }
 
 type header struct{ name, value []byte }
@@ -104,7 +108,7 @@ func (r *record) appendTo(dst []byte, delta int32) []byte {
 	dst = appendHeader(dst, nameTenant, e.Tenant, len(e.Tenant) > 0)
 	dst = append(dst, namePosition...)
 	dst = binary.AppendVarint(dst, outbox.PositionLen)
-	dst = outbox.AppendPosition(dst, r.source, e.Position)
+	dst = append(dst, r.position.set(r.source, e.Position)...)
 	for _, h := range r.user {
 		dst = appendBytes(dst, h.name)
 		dst = appendBytes(dst, h.value)

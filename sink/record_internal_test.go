@@ -23,7 +23,7 @@ const testSource = "00112233aabbccdd"
 func build(tb testing.TB, topic string, partition int32, events ...outbox.Committed) *Batch {
 	tb.Helper()
 	p := &pool{keep: 1 << 20}
-	s := New(DefaultConfig(), nil, testSource, nil, nil)
+	s := New(DefaultConfig(), nil, testSource, nil, silence{})
 	b := p.batch(topic, partition)
 	for i := range events {
 		if poison := s.encode(&events[i]); poison != nil {

@@ -100,6 +100,8 @@ type resumption struct {
 	tail *tail
 	kept int64 // bytes held in the room
 
+	pinned int64 // where the partition ended when it was made final, plus 1; 0: not noted, its end is the end
+
 	event published // the one looked at
 }
 
@@ -124,26 +126,29 @@ func (l *lane) resume(ctx context.Context, b *Batch) (*Batch, error) {
 		var err error
 		k, over, err = r.walk(ctx, b, n)
 		n += k
-		switch {
-		case err == nil:
+		if err == nil {
 			l.retry.succeeded()
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		default:
-			v := verdictOf(err, false)
-			if v.class == fatal {
-				l.sink.retries[v.reason].Add(1)
-				return nil, fmt.Errorf("%s: %w: %w", l.retry.subject, v.ends, err)
-			}
-			if err := l.retry.wait(ctx, v, err); err != nil {
-				return nil, err
-			}
+		} else if err := l.again(ctx, err); err != nil {
+			return nil, err
 		}
 	}
 	if over {
 		l.check = nil
 	}
 	return l.settleFirst(b, n), nil
+}
+
+// again waits until it is time to try again what has failed, unless that ends the session.
+func (l *lane) again(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	v := verdictOf(err, false)
+	if v.class == fatal {
+		l.sink.retries[v.reason].Add(1)
+		return fmt.Errorf("%s: %w: %w", l.retry.subject, v.ends, err)
+	}
+	return l.retry.wait(ctx, v, err)
 }
 
 // settleFirst settles the batch's first n events, which are published, and returns the rest.
@@ -185,7 +190,7 @@ func (r *resumption) walk(ctx context.Context, b *Batch, n int) (matched int, ov
 			return matched, r.end(false), nil
 		}
 		if r.tail == nil { // nothing is known yet
-			c := &cursor{log: r.pub.log(b.Topic, b.Partition), owner: r.lane.owner(), buf: buf}
+			c := &cursor{log: r.pub.log(b.Topic, b.Partition), owner: r.lane.owner(), buf: buf, pinned: r.pinned}
 			r.tail, err = c.findTail(ctx, r.lane.floor(e.position))
 			buf = c.buf
 			if err == nil && r.tail == nil {
@@ -210,6 +215,18 @@ func (r *resumption) walk(ctx context.Context, b *Batch, n int) (matched int, ov
 		}
 	}
 	return matched, false, nil
+}
+
+// pin notes where the past of the partition ends.
+func (r *resumption) pin(ctx context.Context, topic string, partition int32) error {
+	if err := r.pub.finalize(ctx, topic, partition); err != nil {
+		return err
+	}
+	_, end, err := r.pub.log(topic, partition).bounds(ctx)
+	if err == nil {
+		r.pinned = end + 1
+	}
+	return err
 }
 
 // end notes how the check ended.
@@ -256,7 +273,7 @@ func (r *published) parseOwn(raw []byte) bool {
 }
 
 func (l *lane) owner() owner {
-	return owner{source: l.sink.rec.source, most: l.sink.cfg.MaxRecordBytes}
+	return owner{source: l.sink.rec.source, most: l.sink.cfg.largestRecord()}
 }
 
 // floor is the position from which on the lane's events may have been published before. The stream gives again

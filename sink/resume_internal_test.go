@@ -392,7 +392,7 @@ func TestResume_Backlog(t *testing.T) {
 	l.append(old)
 	l.append(events[:40]...)
 	own := owner{source: testSource, most: 1 << 20}
-	lane := &lane{sink: New(Config{ResumeLSN: 99, WindowBytes: 1 << 20}, nil, testSource, nil, nil)}
+	lane := &lane{sink: New(Config{ResumeLSN: 99, WindowBytes: 1 << 20}, nil, testSource, nil, silence{})}
 	tl, err := (&cursor{log: l, owner: own}).findTail(t.Context(), lane.floor(events[30].Position))
 	if err != nil || tl == nil {
 		t.Fatalf("got %v, %v", tl, err)

@@ -42,6 +42,7 @@ type cursor struct {
 	asked  int64 // offset
 	left   int64 // bytes the search may still read
 	buf    []byte
+	pinned int64 // one more than the offset to look back from; 0: from the log's end
 }
 
 // owner says which records are ours.
@@ -118,6 +119,9 @@ func (c *cursor) findTail(ctx context.Context, floor outbox.Position) (*tail, er
 	start, end, err := c.log.bounds(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if c.pinned > 0 {
+		end = min(end, c.pinned-1)
 	}
 	c.set.most, c.left = c.most, searchMost
 	last, at, err := c.last(ctx, start, end)

@@ -3,21 +3,14 @@ package sink_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxrelay/relay/internal/kafkaserver"
-	"github.com/outboxrelay/relay/internal/state"
 	"github.com/outboxrelay/relay/internal/testenv"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
@@ -202,29 +195,6 @@ func TestResume_Compressed(t *testing.T) {
 	}
 }
 
-// TestResume_PartitionsRaised wants keys that moved to be published again rather than lost, and that to be counted.
-func TestResume_PartitionsRaised(t *testing.T) {
-	brokers := testenv.Kafka(t)
-	m := newStream(t, brokers, testenv.NewTopic(t, brokers, 1, nil))
-	m.session(t, 0, 100)
-	growTopic(t, brokers, m.topic, 7)
-	testenv.Eventually(t, within, func() (ok bool, why string) {
-		admin(t, brokers, func(ctx context.Context, c *kadm.Client) error {
-			topics, err := c.ListTopics(ctx, m.topic)
-			ok = err == nil && len(topics[m.topic].Partitions) == 7
-			return err
-		})
-		return ok, "the topic does not grow"
-	})
-	st := m.session(t, 50, 150)
-	if st.Undecided == 0 {
-		t.Errorf("nothing was counted: %+v", st)
-	}
-	wantAll(t, testenv.Consume(t, brokers, m.topic), 0, 150)
-	m.session(t, 100, 200)
-	wantAll(t, testenv.Consume(t, brokers, m.topic), 0, 200)
-}
-
 // wantAll fails the test unless every value is there, and the last record of each key is its newest.
 func wantAll(t *testing.T, records []testenv.Record, from, until int) {
 	t.Helper()
@@ -250,20 +220,6 @@ func wantAll(t *testing.T, records []testenv.Record, from, until int) {
 	}
 }
 
-// TestResume_TopicRenamed wants events to be complete in the topic that they go to now.
-func TestResume_TopicRenamed(t *testing.T) {
-	brokers := testenv.Kafka(t)
-	m := newStream(t, brokers, testenv.NewTopic(t, brokers, 2, nil))
-	m.session(t, 0, 100)
-	renamed := *m
-	renamed.topic = testenv.NewTopic(t, brokers, 2, nil)
-	renamed.event = func(n int) outbox.Committed { return to(renamed.topic, m.event(n)) }
-	if st := renamed.session(t, 50, 120); st.Resumed != 0 || st.Undecided != 0 {
-		t.Errorf("got %+v", st)
-	}
-	wantAll(t, testenv.Consume(t, brokers, renamed.topic), 50, 120)
-}
-
 func deleteRecords(t *testing.T, brokers []string, topic string, before int64) {
 	t.Helper()
 	admin(t, brokers, func(ctx context.Context, c *kadm.Client) error {
@@ -275,143 +231,6 @@ func deleteRecords(t *testing.T, brokers []string, topic string, before int64) {
 		}
 		return err
 	})
-}
-
-// TestResume_Truncated takes away the log's beginning: all of it, all of ours, and a part of ours.
-func TestResume_Truncated(t *testing.T) {
-	brokers := testenv.Kafka(t)
-	for _, tt := range []struct {
-		name             string
-		before           int64
-		found, undecided uint64
-	}{{"everything", -1, 0, 0}, {"up to the middle of what comes again", 80, 0, 1}, {"before what comes again", 40, 50, 0}} {
-		t.Run(tt.name, func(t *testing.T) {
-			m := newStream(t, brokers, testenv.NewTopic(t, brokers, 1, nil))
-			m.session(t, 0, 100)
-			deleteRecords(t, brokers, m.topic, tt.before)
-			if st := m.session(t, 50, 120); st.Resumed != tt.found || st.Undecided != tt.undecided {
-				t.Errorf("got %+v, want %d found, %d undecided", st, tt.found, tt.undecided)
-			}
-			wantAll(t, testenv.Consume(t, brokers, m.topic), 80, 120)
-		})
-	}
-}
-
-// TestResume_Compacted wants a log with holes to repeat events rather than lose one, and to end with the newest.
-func TestResume_Compacted(t *testing.T) {
-	broker := testenv.DedicatedKafka(t, kafkaserver.Config{Settings: map[string]string{"log.cleaner.backoff.ms": "100"}})
-	brokers := broker.Brokers()
-	m := newStream(t, brokers, testenv.NewTopic(t, brokers, 1, map[string]string{
-		"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "min.compaction.lag.ms": "0",
-	}))
-	m.session(t, 0, 100)
-	testenv.Eventually(t, 40*time.Second, func() (bool, string) {
-		produce(t, producer(t, brokers), &kgo.Record{Topic: m.topic, Key: []byte("other"), Value: []byte("x")}) // rolls the segment
-		n := len(testenv.Consume(t, brokers, m.topic))
-		return n < 60, fmt.Sprintf("%d records: the log is not compacted", n)
-	})
-	st := m.session(t, 50, 120)
-	if st.Undecided != 1 || st.Resumed >= 50 {
-		t.Errorf("got %+v", st)
-	}
-	records := testenv.Consume(t, brokers, m.topic)
-	last := map[string]string{}
-	for _, r := range records {
-		last[string(r.Key)] = string(r.Value)
-	}
-	for n := 115; n < 120; n++ {
-		if got := last[fmt.Sprint("key", n%5)]; got != fmt.Sprint(n) {
-			t.Errorf("the last record of key%d is %s, want %d", n%5, got, n)
-		}
-	}
-}
-
-// TestResume_OldData puts an older copy of the database back: its server writes other events to the LSNs that have
-// been published from. They arrive, also where a sequence gave the new event an old one's id.
-func TestResume_OldData(t *testing.T) {
-	brokers := testenv.Kafka(t)
-	for name, change := range map[string]func(*outbox.Committed){
-		"other ids": func(e *outbox.Committed) {
-			e.ID = append(e.ID, "-new"...)
-			e.Payload = append([]byte("new "), e.Payload...)
-		},
-		"the same ids":      func(e *outbox.Committed) { e.Payload = append([]byte("new "), e.Payload...) },
-		"positions between": func(e *outbox.Committed) { e.Position.Ordinal = 9; e.Payload = append([]byte("new "), e.Payload...) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newStream(t, brokers, testenv.NewTopic(t, brokers, 1, nil))
-			m.session(t, 0, 100)
-			old := *m
-			old.event = func(n int) outbox.Committed { e := m.event(n); change(&e); return e }
-			if st := old.session(t, 50, 80); st.Resumed != 0 || st.Undecided != 1 {
-				t.Errorf("got %+v", st)
-			}
-			var got, want []string
-			for n := 50; n < 80; n++ {
-				want = append(want, fmt.Sprint("new ", n))
-			}
-			for _, r := range testenv.Consume(t, brokers, m.topic)[100:] {
-				got = append(got, string(r.Value))
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("records (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// TestResume_UndecidedCutOff kills a session in the middle of a run that it could not help repeating: the next one
-// goes on to the end, so that the last record of each key is its newest.
-func TestResume_UndecidedCutOff(t *testing.T) {
-	brokers := testenv.Kafka(t)
-	m := newStream(t, brokers, testenv.NewTopic(t, brokers, 1, nil))
-	m.session(t, 0, 100)
-	deleteRecords(t, brokers, m.topic, 60)
-	if st := m.session(t, 50, 75); st.Undecided != 1 || st.Resumed != 0 { // and then it was killed
-		t.Errorf("got %+v", st)
-	}
-	m.session(t, 50, 100)
-	records := testenv.Consume(t, brokers, m.topic)
-	wantAll(t, records, 60, 100)
-	if last := records[len(records)-1]; string(last.Value) != "99" {
-		t.Errorf("the last record is %s", last.Value)
-	}
-}
-
-// TestResume_Clone lets a copy of the database publish under the same name, each taking the other's identity: both
-// have all their events in the topic.
-func TestResume_Clone(t *testing.T) {
-	brokers := testenv.Kafka(t)
-	m := newStream(t, brokers, testenv.NewTopic(t, brokers, 1, nil))
-	clone := *m
-	clone.event = func(n int) outbox.Committed {
-		e := m.event(n)
-		if n >= 50 { // the copy was taken there
-			e.ID = append(e.ID, "-clone"...)
-			e.Payload = append([]byte("clone "), e.Payload...)
-			e.Position.Ordinal = uint32(1 + n%2)
-		}
-		return e
-	}
-	m.session(t, 0, 60)
-	clone.session(t, 40, 70)
-	m.session(t, 40, 80)
-	clone.session(t, 60, 90)
-	m.session(t, 70, 100)
-	seen := map[string]int{}
-	for _, r := range testenv.Consume(t, brokers, m.topic) {
-		seen[string(r.Value)]++
-	}
-	for n := range 100 {
-		if seen[fmt.Sprint(n)] == 0 {
-			t.Errorf("event %d is lost", n)
-		}
-	}
-	for n := 50; n < 90; n++ {
-		if seen[fmt.Sprint("clone ", n)] == 0 {
-			t.Errorf("the clone's event %d is lost", n)
-		}
-	}
 }
 
 // TestResume_ManyPartitions touches a thousand partitions at once, each with a large batch of somebody else.
@@ -432,123 +251,5 @@ func TestResume_ManyPartitions(t *testing.T) {
 	st := m.session(t, 0, 20000)
 	if st.Resumed != 20000 || st.Undecided != 0 || st.Lanes != partitions {
 		t.Errorf("got %d found, %d undecided, %d lanes", st.Resumed, st.Undecided, st.Lanes)
-	}
-}
-
-// TestResume_Denied wants a topic that may not be read to be named with its two ways out.
-func TestResume_Denied(t *testing.T) {
-	f := fake(t, kafkaserver.FakeConfig{Topics: map[string]int32{"t": 1}})
-	m := newStream(t, f.Brokers(), "t")
-	m.session(t, 0, 10)
-	for _, key := range []kmsg.Key{kmsg.Fetch, kmsg.ListOffsets} {
-		fault := f.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: kerr.TopicAuthorizationFailed, Count: -1})
-		s := startAs(t, testConfig("t"), sink.NewKafka(kafkaConfig(f.Brokers()), m.source), m.source)
-		s.accept(m.events(0, 12)...)
-		status := s.board.await(t, state.BrokerDenied)
-		if !strings.Contains(status.Hint, "Read") || !strings.Contains(status.Hint, "resume_check") {
-			t.Errorf("got %+v", status)
-		}
-		if s.isAcked(1) {
-			t.Error("an event was acknowledged")
-		}
-		fault.Remove()
-		s.drain()
-		s.board.awaitClear(t)
-	}
-	m.wantOnce(t, 12)
-
-	// Switched off, nothing is read and everything is published again.
-	seen := f.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch, kmsg.ListOffsets}, Err: kerr.TopicAuthorizationFailed, Count: -1})
-	cfg := testConfig("t")
-	cfg.NoResumeCheck = true
-	s := startAs(t, cfg, sink.NewKafka(kafkaConfig(f.Brokers()), m.source), m.source)
-	s.accept(m.events(0, 12)...)
-	s.drain()
-	if seen.Hits() != 0 {
-		t.Error("the topic was read")
-	}
-	seen.Remove()
-	if n := len(testenv.Consume(t, f.Brokers(), "t")); n != 24 {
-		t.Errorf("got %d records", n)
-	}
-}
-
-// TestResume_Faults wants a check that meets errors to go on when they end.
-func TestResume_Faults(t *testing.T) {
-	for _, key := range []kmsg.Key{kmsg.Fetch, kmsg.ListOffsets} {
-		for _, err := range []*kerr.Error{kerr.NotLeaderForPartition, kerr.OffsetNotAvailable, kerr.UnknownTopicOrPartition, kerr.KafkaStorageError, kerr.FencedLeaderEpoch} {
-			t.Run(fmt.Sprintf("%v/%s", key, err.Message), func(t *testing.T) {
-				f := fake(t, kafkaserver.FakeConfig{Topics: map[string]int32{"t": 1}})
-				m := newStream(t, f.Brokers(), "t")
-				m.session(t, 0, 50)
-				fault := f.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: err, Count: 3})
-				if st := m.session(t, 10, 60); st.Resumed != 40 || st.Undecided != 0 {
-					t.Errorf("got %+v", st)
-				}
-				if fault.Hits() != 3 {
-					t.Errorf("%d faults were hit", fault.Hits())
-				}
-				m.wantOnce(t, 60)
-			})
-		}
-	}
-}
-
-// TestResume_BrokerKilled kills the broker while lanes read back.
-func TestResume_BrokerKilled(t *testing.T) {
-	broker := testenv.DedicatedKafka(t, kafkaserver.Config{})
-	m := newStream(t, broker.Brokers(), testenv.NewTopic(t, broker.Brokers(), 4, nil))
-	m.event = func(n int) outbox.Committed {
-		return to(m.topic, event(n, fmt.Sprint("key", n%5), fmt.Sprint(n)))
-	}
-	m.session(t, 0, 20000)
-	cfg := testConfig(m.topic)
-	cfg.WindowBytes, cfg.BatchBytes = 64<<10, 4<<10
-	cfg.ResumeLSN = m.event(0).Position.LSN
-	s := startAs(t, cfg, sink.NewKafka(kafkaConfig(m.brokers), m.source), m.source)
-	half := m.events(0, 10000)
-	for chunk := range slices.Chunk(half, 500) {
-		s.accept(chunk...)
-	}
-	if err := broker.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	rest := s.acceptAside(m.events(10000, 20100)...)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := broker.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-rest; err != nil {
-		t.Fatal(err)
-	}
-	s.drain()
-	if st := s.Stats(); st.Resumed != 20000 || st.Undecided != 0 {
-		t.Errorf("got %+v", st)
-	}
-	m.wantOnce(t, 20100)
-}
-
-// TestResume_AfterFence wants nothing to be read back before the fence has made the log final.
-func TestResume_AfterFence(t *testing.T) {
-	f := fake(t, kafkaserver.FakeConfig{Topics: map[string]int32{"t": 4}})
-	m := newStream(t, f.Brokers(), "t")
-	m.session(t, 0, 50)
-	fault := f.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.AddPartitionsToTxn}, Err: kerr.ConcurrentTransactions, Count: 5})
-	var early atomic.Int32
-	for _, key := range []kmsg.Key{kmsg.ListOffsets, kmsg.Fetch} {
-		f.Cluster.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
-			f.Cluster.KeepControl()
-			if fault.Hits() < 5 {
-				early.Add(1)
-			}
-			return nil, nil, false
-		})
-	}
-	if st := m.session(t, 20, 60); st.Resumed != 30 {
-		t.Errorf("got %+v", st)
-	}
-	if early.Load() > 0 {
-		t.Errorf("%d requests read back before the fence", early.Load())
 	}
 }

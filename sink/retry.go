@@ -77,30 +77,24 @@ func (r *retrier) wait(ctx context.Context, v verdict, err error) error {
 	case missing:
 		// A broker that has just started may not know its topics yet.
 		if time.Since(r.failing) >= r.sink.cfg.UnreachableAfter {
-			r.raise(state.TopicMissing, err, "create the topic, or let the relay do it: kafka.create_topics: true")
+			r.raise(state.TopicMissing, err, hintFault(err, "create the topic, or let the relay do it: kafka.create_topics: true"))
 		}
 		delay = r.slow.NextBackOff()
 	default:
-		if time.Since(r.failing) >= r.sink.cfg.UnreachableAfter {
-			hint := hintUnreachable(v.reason)
+		later, pace := askedFor(err), r.fast
+		if v.patient {
+			pace = r.slow
+		}
+		if max(later, time.Since(r.failing)) >= r.sink.cfg.UnreachableAfter {
+			hint := hintFault(err, hintUnreachable(v.reason))
 			if errors.As(err, new(*hangUpError)) {
 				hint = "check the user name and the password, then the brokers"
 			}
 			r.raise(state.BrokerUnreachable, err, hint)
 		}
-		delay = r.fast.NextBackOff()
+		delay = max(later, pace.NextBackOff())
 	}
 	return r.pause(ctx, delay)
-}
-
-// halt says that an event cannot be published and waits until it is time to look again.
-func (r *retrier) halt(ctx context.Context, p *poisonError) error {
-	r.failed(reasonPoison)
-	if r.raised != state.Halted {
-		r.raised = state.Halted
-		r.sink.problems.raise(r.name, state.Status{State: state.Halted, Reason: p.Error(), Hint: p.hint})
-	}
-	return r.pause(ctx, r.sink.cfg.Recheck)
 }
 
 func (r *retrier) raise(as state.State, err error, hint string) {
@@ -141,6 +135,9 @@ func hintUnreachable(r reason) string {
 func hintDenied(err error) string {
 	var code kafka.Error
 	errors.As(err, &code)
+	if hint := hintFault(err, ""); hint != "" {
+		return hint
+	}
 	if errors.As(err, new(*createError)) {
 		return "allow Create on the topic, or create it and leave kafka.create_topics out"
 	}

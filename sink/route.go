@@ -30,12 +30,15 @@ func (s *Sink) route(ctx context.Context, e *outbox.Committed, now time.Time) (*
 func (s *Sink) find(ctx context.Context, rt *routing, e *outbox.Committed, now time.Time) (*topic, error) {
 	name, reason, hint := rt.topic(s.name[:0], e)
 	if reason != "" {
-		return nil, s.stopAt(ctx, &poisonError{eventID: string(e.ID), topic: string(name), reason: reason, hint: hint})
+		return nil, &poisonError{eventID: string(e.ID), topic: string(name), class: classBadTopic, reason: reason, hint: hint}
 	}
 	if e.Topic == nil {
 		s.name = name // it may have grown
 	}
-	if t := s.topics[string(name)]; t != nil {
+	s.topicsMu.Lock()
+	t := s.topics[string(name)]
+	s.topicsMu.Unlock()
+	if t != nil {
 		return t, nil
 	}
 	return s.newTopic(ctx, e, string(name), now)
@@ -44,22 +47,32 @@ func (s *Sink) find(ctx context.Context, rt *routing, e *outbox.Committed, now t
 // newTopic checks a name that has not come before and finds out about the topic.
 func (s *Sink) newTopic(ctx context.Context, e *outbox.Committed, name string, now time.Time) (*topic, error) {
 	if reason := checkTopic(name); reason != "" {
-		return nil, s.stopAt(ctx, &poisonError{eventID: string(e.ID), topic: name, reason: reason,
-			hint: "what makes a name like this must be refused where the event is written"})
+		return nil, &poisonError{eventID: string(e.ID), topic: name, class: classBadTopic, reason: reason,
+			hint: "what makes a name like this must be refused where the event is written"}
 	}
 	n, err := s.partitions(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	t := &topic{name: name, lanes: make([]*lane, n), checked: now}
+	t := s.addTopic(name, n)
+	t.checked = now
+	return t, nil
+}
+
+// addTopic notes that a topic has n partitions, unless somebody has been faster. Safe for concurrent use.
+func (s *Sink) addTopic(name string, n int) *topic {
 	s.topicsMu.Lock()
 	defer s.topicsMu.Unlock()
+	if t := s.topics[name]; t != nil {
+		return t
+	}
+	t := &topic{name: name, lanes: make([]*lane, n), open: map[int32]*lane{}}
 	s.topics[name] = t
 	select {
 	case s.found <- name:
 	default:
 	}
-	return t, nil
+	return t
 }
 
 // partitions asks for a topic's partition count, however long it takes.
@@ -98,7 +111,8 @@ func (s *Sink) recount(ctx context.Context, t *topic) error {
 	if err != nil || n <= len(t.lanes) {
 		return nil
 	}
-	for t.inFlight.Load() > 0 {
+	was := len(t.lanes)
+	for !s.grow(t, n) {
 		select {
 		case <-s.room:
 		case <-s.ended:
@@ -107,8 +121,31 @@ func (s *Sink) recount(ctx context.Context, t *topic) error {
 			return context.Cause(ctx)
 		}
 	}
+	s.grown.Add(1)
+	select {
+	case s.grew <- growth{t.name, was, n}:
+	default: // it is counted all the same
+	}
+	return nil
+}
+
+// grow takes a new partition count if nothing of the topic is in flight.
+func (s *Sink) grow(t *topic, n int) bool {
 	s.topicsMu.Lock()
 	defer s.topicsMu.Unlock()
+	if t.inFlight.Load() > 0 {
+		return false
+	}
 	t.lanes = append(t.lanes, make([]*lane, n-len(t.lanes))...)
-	return nil
+	return true
+}
+
+// growth is a partition count that was taken.
+type growth struct {
+	topic   string
+	was, is int
+}
+
+func (g growth) String() string {
+	return fmt.Sprintf("it has %d partitions, and had %d: keys may have moved, each with its older records left where they were", g.is, g.was)
 }

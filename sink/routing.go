@@ -1,10 +1,13 @@
 package sink
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -39,6 +42,17 @@ type Route struct {
 	TombstoneOnEmpty bool
 	// CloudEvents, if not nil, adds the attributes of a CloudEvent.
 	CloudEvents *CloudEvents
+
+	// Compression of these records' batches, as of KafkaConfig.Compression, which is the default. Events that go to
+	// one partition with another compression have batches of their own.
+	Compression string
+	// MaxRecordBytes is the largest record that is tried, instead of Config.MaxRecordBytes. 0: that one.
+	MaxRecordBytes int
+
+	// Poison says what becomes of an event that cannot be published. Default PolicyHalt.
+	Poison Policy
+	// Source names where the events are from, in dead letters: their table.
+	Source string
 }
 
 // Validate returns every problem of the route, joined, or nil.
@@ -56,6 +70,7 @@ type routing struct {
 	limited bool              // what the template makes must be allowed
 	single  *ref              // the one value that makes the topic, nil where there are none or several
 	byValue map[string]*topic // by that value; forgotten when it grows too large
+	last    lastTopic
 
 	plain     bool // nothing of what follows is set
 	key       *ref
@@ -65,6 +80,12 @@ type routing struct {
 	envelope  []member
 	tombstone bool
 	ce        *cloudEvents
+
+	compression string
+	most        int // bytes of a record; 0: Config.MaxRecordBytes
+
+	poison Policy
+	source string
 }
 
 type placedHeader struct {
@@ -74,7 +95,7 @@ type placedHeader struct {
 
 // newRouting checks a route and makes it ready. All problems are returned at once.
 func newRouting(r Route) (*routing, error) {
-	rt := &routing{allowed: make(map[string]struct{}, len(r.Topics)), tombstone: r.TombstoneOnEmpty}
+	rt := &routing{allowed: make(map[string]struct{}, len(r.Topics)), tombstone: r.TombstoneOnEmpty, poison: cmp.Or(r.Poison, PolicyHalt), source: r.Source}
 	var errs []error
 	bad := func(err error) {
 		if err != nil {
@@ -87,7 +108,17 @@ func newRouting(r Route) (*routing, error) {
 		}
 		rt.allowed[t] = struct{}{}
 	}
+	if !slices.Contains(Policies(), rt.poison) {
+		bad(fmt.Errorf("poison policy %q: want halt, park or hold-key", r.Poison))
+	}
 	bad(rt.setTopic(r))
+	rt.compression, rt.most = r.Compression, r.MaxRecordBytes
+	if r.Compression != "" && !slices.Contains(Compressions(), r.Compression) {
+		bad(fmt.Errorf("compression %q: want one of %s", r.Compression, strings.Join(Compressions(), ", ")))
+	}
+	if r.MaxRecordBytes != 0 && r.MaxRecordBytes < minRecordBytes {
+		bad(fmt.Errorf("max record of %d bytes: want at least %d", r.MaxRecordBytes, minRecordBytes))
+	}
 	column := func(name, what string) *ref {
 		if name == "" {
 			return nil
@@ -203,22 +234,54 @@ func (rt *routing) topic(dst []byte, e *outbox.Committed) (name []byte, reason, 
 	return name, "", ""
 }
 
+// lastTopic is the topic of the last event, and the value that made it or, if the event named one, its name. Most
+// events go where the one before has gone.
+type lastTopic struct {
+	topic *topic
+	named bool
+	value []byte
+}
+
+func (l *lastTopic) set(t *topic, named bool, value []byte) {
+	l.topic, l.named, l.value = t, named, append(l.value[:0], value...)
+}
+
 // remembered returns the topic of an earlier event with the same value.
 func (rt *routing) remembered(e *outbox.Committed) *topic {
-	if e.Topic != nil || rt.single == nil {
+	value, named := e.Topic, e.Topic != nil
+	if !named {
+		if rt.single == nil {
+			return nil
+		}
+		value = rt.single.value(e)
+	}
+	if rt.last.topic != nil && rt.last.named == named && bytes.Equal(value, rt.last.value) {
+		return rt.last.topic
+	}
+	if named {
 		return nil
 	}
-	return rt.byValue[string(rt.single.value(e))]
+	t := rt.byValue[string(value)]
+	if t != nil {
+		rt.last.set(t, named, value)
+	}
+	return t
 }
 
 func (rt *routing) remember(e *outbox.Committed, t *topic) {
-	if e.Topic != nil || rt.single == nil {
+	if e.Topic != nil {
+		rt.last.set(t, true, e.Topic)
+		return
+	}
+	if rt.single == nil {
 		return
 	}
 	if len(rt.byValue) >= maxTopicValues {
 		clear(rt.byValue)
 	}
-	rt.byValue[string(rt.single.value(e))] = t
+	value := rt.single.value(e)
+	rt.byValue[string(value)] = t
+	rt.last.set(t, false, value)
 }
 
 // keyOf returns the record's key.
@@ -282,7 +345,7 @@ func milliseconds(in []byte) (ms int64, ok bool) {
 }
 
 // apply fills what of the record depends on placements.
-func (s *Sink) apply(rt *routing, e *outbox.Committed) (reason string) {
+func (s *encoder) apply(rt *routing, e *outbox.Committed) (reason string) {
 	r := &s.rec
 	r.timed = rt.eventTime != nil
 	if r.timed {

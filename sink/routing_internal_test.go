@@ -28,7 +28,7 @@ func make1(tb testing.TB, r Route, e outbox.Committed) (made, string) {
 	if err := cfg.Validate(); err != nil {
 		tb.Fatal(err)
 	}
-	s := New(cfg, nil, testSource, nil, nil)
+	s := New(cfg, nil, testSource, nil, silence{})
 	if poison := s.encode(&e); poison != nil {
 		return made{}, poison.reason
 	}
@@ -326,7 +326,7 @@ func TestRoute_Allocations(t *testing.T) {
 	e.Extra[3].Value, e.Extra[4].Value = []byte("2019-03-24 20:52:59"), []byte("2")
 	cfg := DefaultConfig()
 	cfg.Routes = []Route{r}
-	s := New(cfg, nil, testSource, nil, nil)
+	s := New(cfg, nil, testSource, nil, silence{})
 	n := testing.AllocsPerRun(100, func() {
 		if poison := s.encode(&e); poison != nil {
 			t.Fatal(poison)
@@ -360,7 +360,7 @@ func TestBatch_EventTimes(t *testing.T) {
 	r.EventTime = "createdat"
 	cfg := DefaultConfig()
 	cfg.Routes = []Route{r}
-	s := New(cfg, nil, testSource, nil, nil)
+	s := New(cfg, nil, testSource, nil, silence{})
 	p := &pool{keep: 1 << 20}
 	b := p.batch("t", 0)
 	stamps := []string{"2026-01-02 00:00:00.5", "2020-01-01 00:00:00", "2026-01-02 00:00:00.5", "2030-01-01 00:00:00", "2021-05-05 05:05:05.005"}
@@ -395,7 +395,7 @@ func TestBatch_EventTimes(t *testing.T) {
 		t.Errorf("split (-want +got):\n%s", diff)
 	}
 	cfg.Routes = append(cfg.Routes, debezium(""))
-	s = New(cfg, nil, testSource, nil, nil)
+	s = New(cfg, nil, testSource, nil, silence{})
 	l := &lane{sink: s, topic: &topic{name: "t"}, limit: 1 << 20}
 	for i := range 4 {
 		e := userCreated("{}")

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/state"
 	"github.com/outboxrelay/relay/outbox"
 )
 
@@ -19,19 +20,23 @@ type Sink struct {
 	pool     pool
 
 	// Owned by the goroutine that calls Accept.
-	rec     record
-	headers headerParser
-	routes  []*routing
-	when    []byte // buffer of rec.occurredAt
+	encoder
 	name    []byte // buffer of a topic's name
-	value   []byte // buffer of rec.value
 	touched []*lane
+	now     time.Time // of the Accept under way
 	accept  *retrier
+	settled *settled // nil: nothing that has a letter can come
 
-	topicsMu sync.Mutex // guards topics and the topics' lanes against Stats
+	parker   *parker
+	holds    holds
+	halts    halts
+	poisoned poisoned
+
+	topicsMu sync.Mutex // guards topics, and their lanes and open where not Accept reads what it wrote itself
 	topics   map[string]*topic
 
 	found  chan string   // topics to inspect; full: they are not
+	grew   chan growth   // to be told of; full: they are not
 	opened chan struct{} // closed when the publisher is open
 	lanes  chan *lane    // new ones, for Run to start
 	nudge  chan struct{} // holds one token: look whether everything is acknowledged
@@ -40,6 +45,7 @@ type Sink struct {
 	err    error
 
 	draining       atomic.Bool
+	abandoned      atomic.Bool // told to stop while halted: Accept takes nothing in any more
 	halted         atomic.Bool
 	haltedLanes    atomic.Int64
 	backlogEvents  atomic.Int64
@@ -48,11 +54,16 @@ type Sink struct {
 	sends, batches atomic.Uint64
 	retries        [reasonCount]atomic.Uint64
 	resumed        atomic.Uint64
+	grown          atomic.Uint64
 	undecided      atomic.Uint64
+	parked         atomic.Uint64
 }
 
 // closeTimeout bounds how long the end of a session waits for the publisher's goroutines.
 const closeTimeout = 5 * time.Second
+
+// problemOpen is what the board knows the missing broker by.
+const problemOpen = "sink/open"
 
 // New returns the sink of one session. source names the slot, in relay_position. done is called with the sequence
 // numbers of acknowledged events, from several goroutines; it must not block or keep the slice. board hears what
@@ -62,9 +73,10 @@ func New(cfg Config, pub Publisher, source string, done func(seqs []uint64), boa
 		cfg: cfg, pub: pub, done: done,
 		problems: problems{board: board, raised: map[string]struct{}{}},
 		pool:     pool{keep: cfg.WindowBytes / 4},
-		rec:      record{source: source},
+		encoder:  encoder{rec: record{source: source}},
 		topics:   map[string]*topic{},
 		found:    make(chan string, 64),
+		grew:     make(chan growth, 64),
 		opened:   make(chan struct{}),
 		lanes:    make(chan *lane),
 		nudge:    make(chan struct{}, 1),
@@ -73,12 +85,16 @@ func New(cfg Config, pub Publisher, source string, done func(seqs []uint64), boa
 	}
 	s.routes, _ = cfg.routings()                // cfg is valid
 	s.accept = newRetrier(s, "sink/accept", "") // its subject is the topic in question
+	// A session streams as soon as it has the slot. Nothing is published before the broker is acquired.
+	s.problems.raise(problemOpen, state.Status{State: state.Starting, Reason: "acquiring the broker"})
+	s.parker = newParker(s)
 	return s
 }
 
 // Run acquires the broker, publishes what Accept takes and calls done for what is acknowledged. It returns nil
-// once Drain was called and everything is acknowledged, ctx's cause when ctx ends, or what ends the session:
-// ErrFenced or ErrSequence. All goroutines have ended when it returns; what was not acknowledged by then may be on
+// once Drain was called and everything is acknowledged that does not wait behind an event that is halted at, ctx's
+// cause when ctx ends, or what ends the session: ErrFenced, ErrSequence or ErrNotOwner. All goroutines have ended when
+// it returns; what was not acknowledged by then may be on
 // the broker or not. Run may be called once.
 func (s *Sink) Run(ctx context.Context) (err error) {
 	work, cancel := context.WithCancelCause(ctx)
@@ -110,12 +126,15 @@ func (s *Sink) Run(ctx context.Context) (err error) {
 
 	start(s.open)
 	start(s.inspectTopics)
+	if s.cfg.DeadLetters != nil {
+		start(s.parker.run)
+	}
 	for {
 		select {
 		case l := <-s.lanes:
 			start(l.run)
 		case <-s.nudge:
-			if s.draining.Load() && s.backlogEvents.Load() == 0 {
+			if s.draining.Load() && (s.backlogEvents.Load() == 0 || s.stuck()) {
 				return nil
 			}
 		case err := <-failed:
@@ -128,7 +147,7 @@ func (s *Sink) Run(ctx context.Context) (err error) {
 
 // open acquires the broker, however long it takes.
 func (s *Sink) open(ctx context.Context) error {
-	r := newRetrier(s, "sink/open", "acquire the broker")
+	r := newRetrier(s, problemOpen, "acquire the broker")
 	for {
 		r.begin()
 		err := s.pub.Open(ctx)
@@ -136,6 +155,10 @@ func (s *Sink) open(ctx context.Context) error {
 		switch {
 		case v.class == success:
 			r.succeeded()
+			if err := s.loadSettled(ctx); err != nil {
+				return err
+			}
+			s.problems.clear(problemOpen)
 			close(s.opened)
 			return nil
 		case ctx.Err() != nil:
@@ -174,12 +197,26 @@ func (s *Sink) acknowledge(l *lane, b *Batch, start time.Time) {
 
 // settle reports the batch's events done and makes room.
 func (s *Sink) settle(l *lane, b *Batch) {
-	s.done(b.seqs)
+	if b.job != nil {
+		b.job.settle(b.Len())
+	} else {
+		s.done(b.seqs)
+	}
+	s.release(l, b)
+}
+
+// release makes the room that the batch took.
+func (s *Sink) release(l *lane, b *Batch) {
 	l.topic.inFlight.Add(int64(-b.Len()))
+	l.pending.Add(int64(-b.Len()))
 	s.backlogBytes.Add(int64(-b.size))
-	left := s.backlogEvents.Add(int64(-b.Len()))
+	s.freed(s.backlogEvents.Add(int64(-b.Len())))
+}
+
+// freed tells those that wait for room, or for the end.
+func (s *Sink) freed(left int64) {
 	s.poke(s.room)
-	if left == 0 && s.draining.Load() {
+	if s.draining.Load() && (left == 0 || s.haltedLanes.Load() > 0 || s.abandoned.Load()) {
 		s.poke(s.nudge)
 	}
 }

@@ -12,6 +12,7 @@ type Stats struct {
 	Published      map[string]uint64 // events acknowledged, by topic
 	PublishedBytes uint64            // bytes of encoded records acknowledged
 	Resumed        uint64            // events found published by an earlier session, and acknowledged without being sent
+	Grown          uint64            // times that a topic's larger partition count was taken
 	Undecided      uint64            // resume checks that could not tell, so that events may be there twice
 	Sends          uint64            // tries to send a batch
 	Batches        uint64            // batches acknowledged
@@ -19,6 +20,8 @@ type Stats struct {
 	Lanes          int               // partitions written to in this session
 	HaltedLanes    int               // of these, stopped at an event that cannot be published
 	Halted         bool              // the stream itself is stopped at such an event
+	Poison         map[Poison]uint64 // events that could not be published; every combination is there
+	Parked         uint64            // dead letters written, held events included
 }
 
 // Reasons lists every value that the keys of Stats.Retries can have.
@@ -33,10 +36,13 @@ func (s *Sink) Stats() Stats {
 		Sends:          s.sends.Load(),
 		Batches:        s.batches.Load(),
 		Resumed:        s.resumed.Load(),
+		Grown:          s.grown.Load(),
 		Undecided:      s.undecided.Load(),
 		Retries:        make(map[string]uint64, len(reasonNames)),
 		HaltedLanes:    int(s.haltedLanes.Load()),
 		Halted:         s.halted.Load(),
+		Parked:         s.parked.Load(),
+		Poison:         s.poisoned.counts(),
 	}
 	for r, name := range reasonNames {
 		st.Retries[name] = s.retries[r].Load()
@@ -46,11 +52,7 @@ func (s *Sink) Stats() Stats {
 	st.Published = make(map[string]uint64, len(s.topics))
 	for t := range maps.Values(s.topics) {
 		st.Published[t.name] = t.published.Load()
-		for _, l := range t.lanes {
-			if l != nil {
-				st.Lanes++
-			}
-		}
+		st.Lanes += len(t.open)
 	}
 	return st
 }
@@ -63,15 +65,20 @@ func (s Stats) Add(ended Stats) Stats {
 	s.Batches += ended.Batches
 	s.Resumed += ended.Resumed
 	s.Undecided += ended.Undecided
+	s.Grown += ended.Grown
 	s.Published = sum(s.Published, ended.Published)
 	s.Retries = sum(s.Retries, ended.Retries)
+	if len(ended.Poison) > 0 {
+		s.Poison = sum(s.Poison, ended.Poison)
+	}
+	s.Parked += ended.Parked
 	return s
 }
 
-func sum(a, b map[string]uint64) map[string]uint64 {
+func sum[K comparable](a, b map[K]uint64) map[K]uint64 {
 	out := maps.Clone(a)
 	if out == nil {
-		out = make(map[string]uint64, len(b))
+		out = make(map[K]uint64, len(b))
 	}
 	for k, v := range b {
 		out[k] += v

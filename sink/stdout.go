@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 )
@@ -17,6 +18,8 @@ import (
 // A write that fails in the middle of a batch is taken up at the very byte, so a reader sees no line twice and
 // none in two. A process that dies in the middle leaves a last line without an end; its records come again.
 type Stdout struct {
+	closed atomic.Bool
+
 	mu  sync.Mutex // guards what follows: lines of several lanes never mix
 	w   io.Writer
 	buf []byte
@@ -26,7 +29,10 @@ type Stdout struct {
 // NewStdout returns a publisher that writes to w.
 func NewStdout(w io.Writer) *Stdout { return &Stdout{w: w} }
 
-var errLineCut = errors.New("a line of another batch is written in part")
+var (
+	errLineCut      = errors.New("a line of another batch is written in part")
+	errStdoutClosed = errors.New("the writer is closed")
+)
 
 // Open does nothing.
 func (o *Stdout) Open(context.Context) error { return nil }
@@ -34,14 +40,20 @@ func (o *Stdout) Open(context.Context) error { return nil }
 // Partitions is 1.
 func (o *Stdout) Partitions(context.Context, string) (int, error) { return 1, nil }
 
-// Close does nothing; the writer is the caller's.
-func (o *Stdout) Close(context.Context) error { return nil }
+// Close lets no further write begin. The writer is the caller's, and so is one that hangs.
+func (o *Stdout) Close(context.Context) error {
+	o.closed.Store(true)
+	return nil
+}
 
 // Send writes the batch, or the rest of it.
 func (o *Stdout) Send(_ context.Context, b *Batch) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.cut != nil && o.cut != b {
+	switch {
+	case o.closed.Load():
+		return errStdoutClosed
+	case o.cut != nil && o.cut != b:
 		return errLineCut
 	}
 	o.buf = o.buf[:0]

@@ -49,12 +49,13 @@ const (
 	reasonBroker
 	reasonFenced
 	reasonSequence
+	reasonDatabase
 	reasonCount
 )
 
 var reasonNames = [reasonCount]string{
 	"network", "timeout", "leader", "replicas", "coordinator", "topic_missing", "denied", "poison", "broker",
-	"fenced", "sequence",
+	"fenced", "sequence", "database",
 }
 
 type verdict struct {
@@ -62,6 +63,8 @@ type verdict struct {
 	reason reason
 	open   bool  // nobody knows whether the batch was appended
 	ends   error // for class fatal: ErrFenced or ErrSequence
+
+	patient bool // the other side answers, and has a reason to be asked less often
 }
 
 // verdictOf is the one place that decides what an error of a Publisher means; the table in the package's
@@ -73,9 +76,12 @@ func verdictOf(err error, resent bool) verdict {
 	if err == nil {
 		return verdict{class: success}
 	}
+	var fault *Fault
 	var code kafka.Error
 	var timeout net.Error
 	switch {
+	case errors.As(err, &fault):
+		return fault.verdict()
 	case errors.As(err, &code):
 		return verdictOfCode(code, resent)
 	case refusedConnection(err):

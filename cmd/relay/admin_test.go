@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -29,17 +30,27 @@ func testSources(board *state.Board) *sources {
 		current:  board.Current,
 		stream: func() cdc.Stats {
 			return cdc.Stats{
-				Connected: true, Sessions: 3, Reconnects: map[string]uint64{"stopped": 1, "database_unreachable": 2, "never heard of": 4},
+				BacklogLeft: 6, Connected: true, Sessions: 3, Reconnects: map[string]uint64{"stopped": 1, "database_unreachable": 2, "never heard of": 4},
 				ReceivedTransactions: 10, ReceivedEvents: 20, ReceivedBytes: 3000, ReceivedLSN: 0x1_00000002, ConfirmedLSN: 0x1_00000001,
 				LastConfirm: time.UnixMilli(1_700_000_000_500), PendingEvents: 5, OldestPending: oldest,
 			}
 		},
 		sink: func() sink.Stats {
-			return sink.Stats{BacklogEvents: 5, BacklogBytes: 700, Published: map[string]uint64{"a": 7, "b": 8}, Retries: map[string]uint64{"timeout": 2, "leader": 0}}
+			return sink.Stats{BacklogEvents: 5, BacklogBytes: 700, Published: map[string]uint64{"a": 7, "b": 8}, Retries: map[string]uint64{"timeout": 2, "leader": 0},
+				Lanes: 3, HaltedLanes: 1, Resumed: 9, Undecided: 1}
 		},
 		slot: func() (slotReading, bool) {
-			return slotReading{LagBytes: 4096, RetainedBytes: 1 << 20, Active: true}, true
+			limit, safe, growth := int64(64<<20), int64(63<<20), float64(1<<20)
+			return slotReading{LagBytes: 4096, RetainedBytes: 1 << 20, Active: true, HolderPID: 77, Application: "relay relay",
+				WALStatus: "reserved", LimitBytes: &limit, SafeBytes: &safe, Growth: &growth}, true
 		},
+		pace: func() pace {
+			return pace{Over: 5 * time.Second, Received: 12.5, Published: 11, Retries: map[string]uint64{"timeout": 2}, RetriesOver: time.Minute,
+				BacklogTotal: 10, BacklogLeft: 6, BacklogRate: 0.5}
+		},
+		walWarning:  func(*slotReading) string { return "much WAL" },
+		deadLetters: func() map[string]int64 { return map[string]int64{"parked": 2, "held": 0} },
+		windowBytes: 7000,
 	}
 }
 
@@ -277,9 +288,13 @@ func TestStatus(t *testing.T) {
 			t.Errorf("exit code %d, stderr %q", code, stderr)
 		}
 		for _, want := range []string{
-			"state        topic_missing for 1m0s", `topic "x?[2J" is missing`, "hint         create it", "slot         relay, held by this relay",
-			"confirmed    1/1, received 1/2", "slot lag     4.0 KiB, WAL retained 1.0 MiB", "backlog      5 events, 700 B",
-			"received     20 events in 10 transactions, 2.9 KiB", "published    15 events, 2 retries", "version      v1.2.3",
+			"state         topic_missing for 1m0s, since 20", `reason        topic "x?[2J" is missing`, "hint          create it", "warning       much WAL",
+			"slot          relay, held by this relay", "confirmed     1/1, rose ", " days ago; received 1/2", "publish lag   2.", "slot lag      4.0 KiB not confirmed",
+			"WAL retained  1.0 MiB, reserved; growing 1.0 MiB/s; limit 64.0 MiB, 63.0 MiB\n              left; there in about 63 s\n",
+			"before stream 6 events left, 4 published; 0.5/s, about 12 s to go", "events/s      12.5 in, 11.0 out, over the last 5 s",
+			"backlog       5 events received", "in flight     5 events, 700 B of the window's 6.8 KiB (10 %)", "lanes         3, 1 halted",
+			"retries       timeout 2 in the last minute", "duplicates    possible; undecided checks after a restart: 1\n", "dead letters  parked 2\n",
+			"received      20 events in 10 transactions, 2.9 KiB", "published     15 events, 2 retries, 9 found in Kafka", "version       v1.2.3, up ",
 		} {
 			if !strings.Contains(stdout, want) {
 				t.Errorf("status lacks %q:\n%s", want, stdout)
@@ -288,6 +303,11 @@ func TestStatus(t *testing.T) {
 		if strings.Contains(stdout, "\x1b") {
 			t.Error("a control character reached the terminal")
 		}
+		for line := range strings.Lines(stdout) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+				t.Errorf("a line of %d columns: %s", n, line)
+			}
+		}
 	})
 	t.Run("json", func(t *testing.T) {
 		code, stdout, _ := status("--json")
@@ -295,13 +315,21 @@ func TestStatus(t *testing.T) {
 		if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != exitOK {
 			t.Fatalf("exit code %d, %v", code, err)
 		}
-		lag, retained := int64(4096), int64(1<<20)
 		want := Report{
 			Status: board.Current(), Version: "v1.2.3",
-			Slot:      SlotReport{Name: "relay", Held: true, Sessions: 3, ReceivedLSN: "1/2", ConfirmedLSN: "1/1", LagBytes: &lag, RetainedBytes: &retained},
+			Slot: SlotReport{Name: "relay", Held: true, Sessions: 3, ReceivedLSN: "1/2", ConfirmedLSN: "1/1",
+				ConfirmedAt: ptr(time.UnixMilli(1_700_000_000_500)), LagBytes: ptr[int64](4096), RetainedBytes: ptr[int64](1 << 20),
+				Active: ptr(true), ActivePID: ptr[int32](77), ActiveApplication: "relay relay", WALStatus: "reserved",
+				LimitBytes: ptr[int64](64 << 20), SafeWALBytes: ptr[int64](63 << 20), GrowthPerSecond: ptr[float64](1 << 20), LimitSeconds: ptr(63.0),
+				Warning: "much WAL"},
 			Received:  ReceivedReport{Transactions: 10, Events: 20, Bytes: 3000},
 			Published: PublishedReport{Events: 15, Retries: 2},
 			Backlog:   BacklogReport{Events: 5, Bytes: 700},
+			Before:    &BeforeReport{Left: 6, Done: 4, EventsPerSecond: ptr(0.5), SecondsLeft: ptr(12.0)},
+			Publishing: PublishingReport{InFlightEvents: 5, InFlightBytes: 700, WindowBytes: 7000, Lanes: 3, HaltedLanes: 1,
+				RetriesLastMinute: map[string]uint64{"timeout": 2}, ResumedEvents: 9, UndecidedChecks: 1},
+			Rates:       &RatesReport{OverSeconds: 5, ReceivedPerSecond: 12.5, PublishedPerSecond: 11},
+			DeadLetters: map[string]int64{"parked": 2, "held": 0},
 		}
 		if got.StartedAt.IsZero() || got.Backlog.PublishLagSeconds < 2 {
 			t.Errorf("started at %v, publish lag %v", got.StartedAt, got.Backlog.PublishLagSeconds)
@@ -321,6 +349,8 @@ func TestStatus(t *testing.T) {
 		}
 	})
 }
+
+func ptr[T any](v T) *T { return &v }
 
 func TestStatus_NoRelay(t *testing.T) {
 	t.Parallel()

@@ -88,7 +88,7 @@ them all.`,
 	if p.actions.demo != nil {
 		root.AddCommand(p.demoCommand())
 	}
-	root.AddCommand(p.migrateCommand(migrations.Outbox()), p.recoverCommand(), p.statusCommand(), p.configCommand(), p.versionCommand())
+	root.AddCommand(p.migrateCommand(), p.ledgerCommand(), p.deliverCommand(), p.recoverCommand(), p.replayCommand(), p.pruneCommand(), p.deadLettersCommand(), p.requestsCommand(), p.doctorCommand(), p.statusCommand(), p.configCommand(), p.versionCommand())
 	return root
 }
 

@@ -14,6 +14,9 @@ import (
 // What goes to topics beyond it is counted under otherLabel.
 const maxTopicLabels = 500
 
+// deadLetterStates lists the states that a row of outbox.dead_letters can be in.
+var deadLetterStates = [...]string{"parked", "held", "requeued", "published", "discarded"}
+
 // otherLabel stands for label values beyond a closed set.
 const otherLabel = "other"
 
@@ -23,11 +26,13 @@ type collector struct {
 	src *sources
 	now func() time.Time
 
-	state, connected, slotLag, slotRetained, slotActive *prometheus.Desc
-	transactions, events, walBytes, reconnects          *prometheus.Desc
-	backlogEvents, backlogBytes                         *prometheus.Desc
-	publishLag, lastConfirm                             *prometheus.Desc
-	published, retries, resumed, undecided              *prometheus.Desc
+	state, connected, slotLag, slotRetained, slotActive   *prometheus.Desc
+	slotSafe, slotStatus, slotLimit, deadLetters          *prometheus.Desc
+	transactions, events, walBytes, reconnects            *prometheus.Desc
+	backlogEvents, backlogBytes, backlogLeft              *prometheus.Desc
+	publishLag, lastConfirm                               *prometheus.Desc
+	published, retries, resumed, undecided, grown, poison *prometheus.Desc
+	pruned                                                *prometheus.Desc
 
 	// mu guards the field below.
 	mu     sync.Mutex
@@ -49,14 +54,22 @@ func newCollector(src *sources, now func() time.Time) *collector {
 		slotLag:       desc("relay_slot_lag_bytes", "WAL from the slot's confirmed flush LSN to the server's current LSN.", "slot"),
 		slotRetained:  desc("relay_slot_retained_bytes", "WAL that the server keeps for the slot.", "slot"),
 		slotActive:    desc("relay_slot_active", "1 while any relay holds the slot.", "slot"),
+		slotSafe:      desc("relay_slot_safe_wal_bytes", "WAL that may still be written before the slot can be lost; absent while there is no limit.", "slot"),
+		slotStatus:    desc("relay_slot_wal_status", "1 for the slot's wal_status, 0 for the others.", "slot", "status"),
+		slotLimit:     desc("relay_slot_limit_seconds", "Time to max_slot_wal_keep_size at the rate of the last minutes; absent without a limit or without growth.", "slot"),
+		backlogLeft:   desc("relay_backlog_left_events", "Events from before the slot that are still to be published before the stream."),
+		deadLetters:   desc("relay_dead_letters", "Rows of outbox.dead_letters; absent while they are not known.", "state"),
 		backlogEvents: desc("relay_backlog_events", "Events received and not yet published."),
 		backlogBytes:  desc("relay_backlog_bytes", "Encoded records accepted and not yet acknowledged."),
 		publishLag:    desc("relay_publish_lag_seconds", "Age of the oldest commit with unpublished events; 0 when there is none."),
 		lastConfirm:   desc("relay_last_confirm_timestamp_seconds", "When the confirmed LSN last rose; 0 when it has not yet."),
 		published:     desc("relay_publish_events_total", "Events that reached an end.", "topic", "outcome"),
 		retries:       desc("relay_publish_retries_total", "Tries to send a batch that did not succeed.", "reason"),
+		poison:        desc("relay_sink_poison_total", "Events that could not be published, by what is wrong with them and what was done.", "class", "policy"),
 		resumed:       desc("relay_sink_resumed_events_total", "Events found in Kafka from before a restart, and not published again."),
 		undecided:     desc("relay_sink_resume_undecided_total", "Partitions whose end did not tell where to go on after a restart, so that events may be there twice."),
+		pruned:        desc("relay_pruned_rows_total", "Rows deleted by retention.", "table"),
+		grown:         desc("relay_sink_partition_growths_total", "Times that a topic's larger number of partitions was taken, so that keys moved."),
 	}
 }
 
@@ -64,7 +77,8 @@ func newCollector(src *sources, now func() time.Time) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.state, c.connected, c.transactions, c.events, c.walBytes, c.reconnects, c.slotLag, c.slotRetained, c.slotActive,
-		c.backlogEvents, c.backlogBytes, c.publishLag, c.lastConfirm, c.published, c.retries, c.resumed, c.undecided,
+		c.slotSafe, c.slotStatus, c.slotLimit, c.backlogLeft, c.deadLetters,
+		c.backlogEvents, c.backlogBytes, c.publishLag, c.lastConfirm, c.pruned, c.published, c.retries, c.resumed, c.undecided, c.poison, c.grown,
 	} {
 		ch <- d
 	}
@@ -93,6 +107,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.reconnects, n, reason)
 	}
 	gauge(c.backlogEvents, float64(stream.PendingEvents))
+	gauge(c.backlogLeft, float64(stream.BacklogLeft))
 	gauge(c.publishLag, publishLag(stream, c.now()))
 	lastConfirm := 0.0
 	if !stream.LastConfirm.IsZero() {
@@ -106,16 +121,42 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.published, n, topic, "published")
 	}
 	counter(c.resumed, out.Resumed)
+	for p, n := range out.Poison { // the sink's own closed set
+		counter(c.poison, n, p.Class, string(p.Policy))
+	}
 	counter(c.undecided, out.Undecided)
+	counter(c.grown, out.Grown)
 	for reason, n := range out.Retries { // the sink's own closed set
 		counter(c.retries, n, reason)
 	}
 
+	if c.src.pruned != nil {
+		for table, n := range c.src.pruned() { // as many as the configuration names
+			counter(c.pruned, n, table)
+		}
+	}
+
 	// A number that is not known is left out rather than told as zero.
+	if c.src.deadLetters != nil {
+		if counts := c.src.deadLetters(); counts != nil {
+			for _, s := range deadLetterStates {
+				gauge(c.deadLetters, float64(counts[s]), s)
+			}
+		}
+	}
 	if slot, ok := c.src.slot(); ok {
 		gauge(c.slotLag, float64(slot.LagBytes), c.src.slotName)
 		gauge(c.slotRetained, float64(slot.RetainedBytes), c.src.slotName)
 		gauge(c.slotActive, oneIf(slot.Active), c.src.slotName)
+		for _, status := range walStatuses {
+			gauge(c.slotStatus, oneIf(status == slot.WALStatus), c.src.slotName, status)
+		}
+		if slot.SafeBytes != nil {
+			gauge(c.slotSafe, float64(*slot.SafeBytes), c.src.slotName)
+		}
+		if seconds, ok := slot.limitSeconds(); ok {
+			gauge(c.slotLimit, seconds, c.src.slotName)
+		}
 	}
 }
 

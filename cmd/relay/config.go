@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/sink"
 )
 
 // Config is everything that can be set about a relay process. Each value has one name with three spellings:
@@ -12,14 +14,17 @@ import (
 // later one in this list wins. keys.go has the names, validate.go the limits.
 type Config struct {
 	Postgres PostgresConfig
+	Ledger   LedgerConfig
+	Deliver  DeliverConfig
 
 	// Backlog says what becomes of rows that were in the outbox table before the slot: "" when there must be
 	// none, "publish" to publish them before everything else, "skip" to leave them unpublished for ever.
 	Backlog string
 
-	Sink  SinkConfig
-	Kafka KafkaConfig
-	Route RouteConfig
+	Sink    SinkConfig
+	Kafka   KafkaConfig
+	Webhook WebhookConfig
+	Route   RouteConfig
 
 	// Tables are the outbox tables and what becomes of their rows. Default: postgres.table alone, with the columns
 	// that relay migrate makes. Only the file can hold them.
@@ -32,9 +37,20 @@ type Config struct {
 	// it is full the relay reads no further rows. Default 16 MiB; 1 MiB to 1 GiB.
 	WindowBytes ByteSize
 
+	// MaxRecordBytes is the largest record that is tried, before compression, headers included. A larger one cannot be
+	// published. Default 1048588, what brokers take unless told otherwise; 1 KiB to 100 MiB. More than WindowBytes is
+	// allowed: such a record goes alone.
+	MaxRecordBytes ByteSize
+
+	// WALWarnBytes is how much WAL the server may retain for the slot before the log warns. Default 0: half of the
+	// server's max_slot_wal_keep_size, or 1 GiB where that sets no limit.
+	WALWarnBytes ByteSize
+
 	// DrainTimeout is how long a stop waits for records in flight. Keep it below the grace period of whatever
 	// stops the process. Default 20s; zero stops at once; at most 1h.
 	DrainTimeout time.Duration
+
+	Retention RetentionConfig
 
 	Admin AdminConfig
 	Log   LogConfig
@@ -70,7 +86,7 @@ type PostgresConfig struct {
 
 // SinkConfig says what kind of sink takes the records.
 type SinkConfig struct {
-	// Type is "kafka" (default) or "stdout", one JSON line a record.
+	// Type is "kafka" (default), "webhook", one request an event, or "stdout", one JSON line a record.
 	Type string
 }
 
@@ -94,8 +110,9 @@ type KafkaConfig struct {
 	// Idempotent is true by default. False, for brokers that give no producer id, implies Fencing off, and a batch
 	// whose answer was lost may be there twice.
 	Idempotent bool
-	// CreateTopics makes topics that do not exist, with the brokers' defaults. Default false.
+	// CreateTopics makes topics that do not exist, as NewTopics says. Default false.
 	CreateTopics bool
+	NewTopics    NewTopicsConfig
 
 	TLS  TLSConfig
 	SASL SASLConfig
@@ -105,9 +122,14 @@ type KafkaConfig struct {
 type TLSConfig struct {
 	// Enabled is false by default.
 	Enabled bool
+	TLSFiles
+}
+
+// TLSFiles are the files of a TLS connection.
+type TLSFiles struct {
 	// CAFile holds the certificates of the authorities that are trusted, in PEM form. Default: the system's.
 	CAFile string
-	// CertFile and KeyFile hold the relay's own certificate and its key, for brokers that ask for one. They are
+	// CertFile and KeyFile hold the relay's own certificate and its key, for servers that ask for one. They are
 	// read for each connection.
 	CertFile string
 	KeyFile  string
@@ -136,6 +158,11 @@ type RouteConfig struct {
 	// Topics are the names that the topic column may hold. Default none: an event that names a topic cannot be
 	// published.
 	Topics []string
+	// Poison says what becomes of an event that cannot be published: "halt" (default) stops at it, "park" makes it a dead
+	// letter and goes on, "hold-key" does that and keeps later events of its key back until somebody decides.
+	Poison string
+	// Compression is that of batches of these events. Default "": kafka.compression.
+	Compression string
 }
 
 // AdminConfig is about the HTTP listener for health, metrics and status.
@@ -162,37 +189,23 @@ type LogConfig struct {
 // defaultConfig returns the configuration of a process that nobody has told anything.
 func defaultConfig() *Config {
 	return &Config{
-		Postgres:     PostgresConfig{Slot: "relay", Publication: "relay", Table: "outbox.events"},
-		Sink:         SinkConfig{Type: "kafka"},
-		Kafka:        KafkaConfig{ClientID: "relay", RequestTimeout: 30 * time.Second, ResumeCheck: "on", Compression: "lz4", Fencing: "on", Idempotent: true},
-		Route:        RouteConfig{Topic: "outbox.event.{aggregate_type}"},
-		WindowBytes:  16 << 20,
+		Postgres:    PostgresConfig{Slot: "relay", Publication: "relay", Table: "outbox.events"},
+		Sink:        SinkConfig{Type: "kafka"},
+		Webhook:     defaultWebhook(),
+		Kafka:       KafkaConfig{ClientID: "relay", RequestTimeout: 30 * time.Second, ResumeCheck: "on", Compression: "lz4", Fencing: "on", Idempotent: true},
+		Route:       RouteConfig{Topic: "outbox.event.{aggregate_type}", Poison: "halt"},
+		WindowBytes: 16 << 20,
+
+		MaxRecordBytes: ByteSize(sink.DefaultConfig().MaxRecordBytes),
+
 		DrainTimeout: 20 * time.Second,
+		Retention:    RetentionConfig{Interval: 10 * time.Minute, Batch: 1000},
 		Admin:        AdminConfig{Listen: "127.0.0.1:7070"},
+		Deliver:      DeliverConfig{Group: "relay-deliver", Listen: "127.0.0.1:7071"},
 		Log:          LogConfig{Level: slog.LevelInfo, Format: "auto"},
 	}
 }
 
 // ConnConfig reads the secrets anew and returns how to connect. Call it for each connection. Its errors are
 // safe to print.
-func (p *PostgresConfig) ConnConfig() (*pgx.ConnConfig, error) {
-	dsn := p.URL
-	if p.URLFile != "" {
-		var err error
-		if dsn, err = readSecretFile(p.URLFile); err != nil {
-			return nil, err
-		}
-	}
-	conf, err := parseDSN(dsn.Reveal())
-	if err != nil {
-		return nil, err
-	}
-	if p.PasswordFile != "" {
-		password, err := readSecretFile(p.PasswordFile)
-		if err != nil {
-			return nil, err
-		}
-		conf.Password = password.Reveal()
-	}
-	return conf, nil
-}
+func (p *PostgresConfig) ConnConfig() (*pgx.ConnConfig, error) { return p.connection().connConfig() }

@@ -67,8 +67,8 @@ func (l *loader) yaml(k key) string {
 			return `""`
 		}
 		return strconv.Quote(redactDSN(s.Reveal()))
-	case *boolValue:
-		return v.String()
+	case *boolValue, *numberValue:
+		return k.value.String()
 	case *listValue:
 		var elements []string
 		for _, e := range *v {

@@ -13,6 +13,11 @@
 //	plan.go        what tables and messages mean to the stream and to the sink
 //	validate.go    limits, and what settings demand of each other
 //	supervise.go   what relay run builds
+//	connection.go  how a database is reached: the outbox's, the ledger's, the application's
+//	ledgercmd.go   the commands about the delivery ledger; ledgernext.go foretells what its functions will decide
+//	deliver.go     what relay deliver builds; delivercmd.go has its commands, deliverconfig.go its settings
+//	attend.go      what goes on beside a session's sink: requests, counts of dead letters
+//	requestkinds.go, deadletters_run.go  how the relay carries requests out; requestcmd.go how commands make them
 //
 // An error reaches a person as one line "relay: what was seen" and one line "hint: what to do". The exit code is 0
 // after success, 1 when it was tried and failed, 2 when it was not tried because the command line or the
@@ -24,7 +29,10 @@
 //	admin.go       health, readiness, metrics and status over HTTP
 //	metrics.go     the registry and its histograms
 //	collector.go   counters and gauges, read from snapshots at each scrape
-//	report.go      what relay status shows, by asking the running relay
+//	report.go      what relay status shows, by asking the running relay; screen.go for a person
+//	statuswatch.go the same again and again; statusdb.go what the database says when no relay answers
+//	slotwatch.go   the server's numbers of the slot, read apart from the stream; walalarm.go warns of them
+//	meter.go       rates, from samples of the counters
 //
 // Components count and return; they neither log nor export. Whoever shows something takes a snapshot through
 // sources, so a scrape costs the stream nothing but a few atomic reads.

@@ -18,6 +18,7 @@ func (k *KafkaConfig) client() (sink.KafkaConfig, error) {
 	cfg := sink.DefaultKafkaConfig()
 	cfg.Brokers, cfg.ClientID, cfg.RequestTimeout = k.Brokers, k.ClientID, k.RequestTimeout
 	cfg.Compression = k.Compression
+	cfg.NewTopics, _ = k.NewTopics.client() // it is checked
 	cfg.NoFencing, cfg.NotIdempotent = k.Fencing == "off", !k.Idempotent
 	if k.TLS.Enabled {
 		var err error
@@ -33,7 +34,7 @@ func (k *KafkaConfig) client() (sink.KafkaConfig, error) {
 
 // client returns what crypto/tls wants. The client's certificate is read for each connection, so that a renewed one
 // is found without a restart; the authorities are read for each session.
-func (t *TLSConfig) client() (*tls.Config, error) {
+func (t *TLSFiles) client() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.CAFile != "" {
 		pem, err := os.ReadFile(t.CAFile)
@@ -52,7 +53,7 @@ func (t *TLSConfig) client() (*tls.Config, error) {
 }
 
 // certificate reads the client's certificate and its key, which nobody else may be able to read.
-func (t *TLSConfig) certificate() (*tls.Certificate, error) {
+func (t *TLSFiles) certificate() (*tls.Certificate, error) {
 	f, err := os.Open(t.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("read client key: %w", err)
@@ -85,6 +86,7 @@ func (k *KafkaConfig) validateClient(add addMistake) {
 	if !slices.Contains([]string{"on", "off"}, k.Fencing) {
 		add("kafka.fencing", fmt.Sprintf("%s is not a choice", quoted(k.Fencing)), "use on or off")
 	}
+	k.validateNewTopics(add)
 	k.TLS.validate(add)
 	k.SASL.validate(add)
 	if k.SASL.Mechanism == "PLAIN" && !k.TLS.Enabled && !k.SASL.AllowPlaintext && !allLoopback(k.Brokers) {
@@ -100,16 +102,21 @@ func (t *TLSConfig) validate(add addMistake) {
 		}
 		return
 	}
+	t.validateFiles("kafka.tls", add)
+}
+
+// validateFiles reads the files of a section as connecting will.
+func (t *TLSFiles) validateFiles(section string, add addMistake) {
 	if (t.CertFile == "") != (t.KeyFile == "") {
-		add("kafka.tls.key_file", "a client certificate and its key go together", "set both kafka.tls.cert_file and kafka.tls.key_file")
+		add(section+".key_file", "a client certificate and its key go together", "set both "+section+".cert_file and "+section+".key_file")
 		return
 	}
 	if _, err := t.client(); err != nil {
-		add("kafka.tls.ca_file", err.Error(), "the file must exist and hold certificates in PEM form")
+		add(section+".ca_file", err.Error(), "the file must exist and hold certificates in PEM form")
 	}
 	if t.CertFile != "" {
 		if _, err := t.certificate(); err != nil {
-			add("kafka.tls.cert_file", err.Error(), "both files must exist and fit each other; "+secretFileHint(err))
+			add(section+".cert_file", err.Error(), "both files must exist and fit each other; "+secretFileHint(err))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,11 @@ type key struct {
 // keys lists every key of a configuration, in the order in which they are shown. It is the only place where a
 // name stands beside its field.
 func (c *Config) keys() []key {
+	return slices.Concat(c.sourceKeys(), c.Webhook.keys(), c.relayKeys())
+}
+
+// sourceKeys lists those of the sections up to kafka.
+func (c *Config) sourceKeys() []key {
 	return []key{
 		{name: "postgres.url", value: (*secretValue)(&c.Postgres.URL), secret: true,
 			usage: "connection string of the database; as a flag only without a password"},
@@ -42,10 +48,18 @@ func (c *Config) keys() []key {
 			usage: "make the slot one that a standby server keeps too; PostgreSQL 17 or later"},
 		{name: "postgres.allow_insecure_tls", value: (*boolValue)(&c.Postgres.AllowInsecureTLS),
 			usage: "accept a database connection over a network without a verified server"},
+		{name: "ledger.url", value: (*secretValue)(&c.Ledger.URL), secret: true,
+			usage: "connection string of the ledger's database; default: postgres.url; as a flag only without a password"},
+		{name: "ledger.url_file", value: (*stringValue)(&c.Ledger.URLFile),
+			usage: "file that holds that connection string"},
+		{name: "ledger.password_file", value: (*stringValue)(&c.Ledger.PasswordFile),
+			usage: "file that holds the password for ledger.url"},
+		{name: "ledger.allow_insecure_tls", value: (*boolValue)(&c.Ledger.AllowInsecureTLS),
+			usage: "accept a connection to the ledger over a network without a verified server"},
 		{name: "backlog", value: (*stringValue)(&c.Backlog),
 			usage: "what becomes of rows older than the slot: publish, skip, or empty when there must be none"},
 		{name: "sink.type", value: (*stringValue)(&c.Sink.Type),
-			usage: "where records go: kafka or stdout"},
+			usage: "where records go: kafka, webhook or stdout"},
 		{name: "kafka.brokers", value: (*listValue)(&c.Kafka.Brokers),
 			usage: "brokers to start from, host:port"},
 		{name: "kafka.client_id", value: (*stringValue)(&c.Kafka.ClientID),
@@ -62,6 +76,12 @@ func (c *Config) keys() []key {
 			usage: "have the brokers recognise a batch that is sent again"},
 		{name: "kafka.create_topics", value: (*boolValue)(&c.Kafka.CreateTopics),
 			usage: "create topics that do not exist; --create-topics is short for it"},
+		{name: "kafka.new_topics.partitions", value: (*numberValue)(&c.Kafka.NewTopics.Partitions),
+			usage: "partitions of a topic that the relay makes; 0 is the brokers' default"},
+		{name: "kafka.new_topics.replication_factor", value: (*numberValue)(&c.Kafka.NewTopics.ReplicationFactor),
+			usage: "its replicas; 0 is the brokers' default"},
+		{name: "kafka.new_topics.config", value: (*listValue)(&c.Kafka.NewTopics.Config),
+			usage: "its settings, name=value"},
 		{name: "kafka.tls.enabled", value: (*boolValue)(&c.Kafka.TLS.Enabled),
 			usage: "encrypt the connections to the brokers"},
 		{name: "kafka.tls.ca_file", value: (*stringValue)(&c.Kafka.TLS.CAFile),
@@ -80,18 +100,42 @@ func (c *Config) keys() []key {
 			usage: "file that holds the password"},
 		{name: "kafka.sasl.allow_plaintext", value: (*boolValue)(&c.Kafka.SASL.AllowPlaintext),
 			usage: "accept mechanism PLAIN on connections that are not encrypted"},
+	}
+}
+
+// relayKeys lists those of the sections behind webhook.
+func (c *Config) relayKeys() []key {
+	return []key{
 		{name: "route.topic", value: (*stringValue)(&c.Route.Topic),
 			usage: "topic of events that name none"},
 		{name: "route.topics", value: (*listValue)(&c.Route.Topics),
 			usage: "topics that events may name"},
+		{name: "route.compression", value: (*stringValue)(&c.Route.Compression),
+			usage: "compression instead of kafka.compression; empty is that"},
+		{name: "route.poison", value: (*stringValue)(&c.Route.Poison),
+			usage: "what becomes of an event that cannot be published: halt, park or hold-key"},
 		{name: "tables", value: (*tablesValue)(&c.Tables), entries: (*tablesValue)(&c.Tables),
 			usage: "outbox tables and what becomes of their rows, instead of postgres.table"},
 		{name: "messages", value: (*messagesValue)(&c.Messages), entries: (*messagesValue)(&c.Messages),
 			usage: "logical messages that become records"},
 		{name: "window_bytes", value: &c.WindowBytes,
 			usage: "limit of records accepted and not yet acknowledged"},
+		{name: "max_record_bytes", value: &c.MaxRecordBytes,
+			usage: "largest record that is tried, before compression"},
+		{name: "wal_warn_bytes", value: &c.WALWarnBytes,
+			usage: "WAL retained for the slot from which on the log warns; 0 is half of the server's limit, or 1GiB without one"},
 		{name: "drain_timeout", value: (*durationValue)(&c.DrainTimeout),
 			usage: "how long a stop waits for records in flight"},
+		{name: "retention.age", value: (*durationValue)(&c.Retention.Age),
+			usage: "age at which published rows are deleted from the outbox tables; 0s is never"},
+		{name: "retention.interval", value: (*durationValue)(&c.Retention.Interval),
+			usage: "time between two looks for such rows"},
+		{name: "retention.batch", value: (*numberValue)(&c.Retention.Batch),
+			usage: "rows deleted in one transaction at most"},
+		{name: "retention.requests", value: (*durationValue)(&c.Retention.Requests),
+			usage: "age at which requests that are over are deleted; 0s is never"},
+		{name: "retention.dead_letters", value: (*durationValue)(&c.Retention.DeadLetters),
+			usage: "age at which published and discarded dead letters are deleted, once their rows are gone; 0s is never"},
 		{name: "admin.listen", value: (*stringValue)(&c.Admin.Listen),
 			usage: "address for health, metrics and status; empty is off"},
 		{name: "admin.allow_remote", value: (*boolValue)(&c.Admin.AllowRemote),
@@ -100,6 +144,22 @@ func (c *Config) keys() []key {
 			usage: "host names, beside localhost, under which the listener may be asked"},
 		{name: "admin.pprof", value: (*boolValue)(&c.Admin.Pprof),
 			usage: "serve /debug/pprof/ on a loopback address"},
+		{name: "deliver.url", value: (*secretValue)(&c.Deliver.URL), secret: true,
+			usage: "connection string of the database in which the rules' queries run; default: postgres.url; as a flag only without a password"},
+		{name: "deliver.url_file", value: (*stringValue)(&c.Deliver.URLFile),
+			usage: "file that holds that connection string"},
+		{name: "deliver.password_file", value: (*stringValue)(&c.Deliver.PasswordFile),
+			usage: "file that holds the password for deliver.url"},
+		{name: "deliver.allow_insecure_tls", value: (*boolValue)(&c.Deliver.AllowInsecureTLS),
+			usage: "accept a connection to that database over a network without a verified server"},
+		{name: "deliver.rules", value: (*stringValue)(&c.Deliver.Rules),
+			usage: "file with the rules, YAML"},
+		{name: "deliver.group", value: (*stringValue)(&c.Deliver.Group),
+			usage: "consumer group of relay deliver"},
+		{name: "deliver.topics", value: (*listValue)(&c.Deliver.Topics),
+			usage: "topics that relay deliver reads"},
+		{name: "deliver.listen", value: (*stringValue)(&c.Deliver.Listen),
+			usage: "address for health and metrics of relay deliver; empty is off"},
 		{name: "log.level", value: (*levelValue)(&c.Log.Level),
 			usage: "debug, info, warn or error"},
 		{name: "log.format", value: (*stringValue)(&c.Log.Format),
@@ -117,7 +177,8 @@ func (k key) file() string {
 	if k.whole {
 		return k.name + "_file"
 	}
-	return "postgres.password_file"
+	section, _, _ := strings.Cut(k.name, ".")
+	return section + ".password_file"
 }
 
 const envPrefix = "RELAY_"

@@ -242,7 +242,7 @@ func yamlText(v any, kind string) (text, problem, hint string) {
 			return fmt.Sprint(v), "", ""
 		}
 	case int, int64, uint64:
-		if kind == kindBytes || kind == kindDuration {
+		if kind == kindBytes || kind == kindDuration || kind == kindNumber {
 			return fmt.Sprint(v), "", ""
 		}
 	case []any:

@@ -25,6 +25,7 @@ const (
 	logXID           = "xid"
 	logEventID       = "event_id"
 	logAggregateType = "aggregate_type"
+	logTable         = "table"
 	logTopic         = "topic"
 	logPartition     = "partition"
 	logKeyHash       = "key_hash"

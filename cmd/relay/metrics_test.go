@@ -65,6 +65,9 @@ func TestMetrics_Series(t *testing.T) {
 		`relay_cdc_reconnects_total{reason="stopped"} 1`, `relay_cdc_reconnects_total{reason="database_unreachable"} 2`,
 		`relay_cdc_reconnects_total{reason="other"} 4`, `relay_cdc_reconnects_total{reason="slot_lost"} 0`,
 		`relay_slot_lag_bytes{slot="relay"} 4096`, `relay_slot_retained_bytes{slot="relay"} 1.048576e+06`, `relay_slot_active{slot="relay"} 1`,
+		`relay_slot_wal_status{slot="relay",status="reserved"} 1`, `relay_slot_wal_status{slot="relay",status="lost"} 0`,
+		`relay_slot_safe_wal_bytes{slot="relay"} 6.6060288e+07`, `relay_slot_limit_seconds{slot="relay"} 63`, "relay_backlog_left_events 6",
+		`relay_dead_letters{state="parked"} 2`, `relay_dead_letters{state="discarded"} 0`,
 		"relay_backlog_events 5", "relay_backlog_bytes 700", "relay_publish_lag_seconds 2", "relay_last_confirm_timestamp_seconds 1.7000000005e+09",
 		`relay_publish_events_total{outcome="published",topic="a"} 7`, `relay_publish_retries_total{reason="timeout"} 2`, `relay_publish_retries_total{reason="leader"} 0`,
 		"relay_batch_events_sum 3", "relay_produce_duration_seconds_sum 0.003", "relay_commit_to_ack_seconds_sum 0\n", "relay_commit_to_ack_seconds_count 1",
@@ -88,6 +91,10 @@ func TestMetrics_Unknown(t *testing.T) {
 	src.slot = func() (slotReading, bool) { return slotReading{}, false }
 	if text := scrape(t, newMetrics(src, "")); strings.Contains(text, "relay_slot_lag_bytes") {
 		t.Error("slot lag is shown without being known")
+	}
+	src.slot = func() (slotReading, bool) { return slotReading{WALStatus: "reserved", Growth: ptr(1.0)}, true }
+	if text := scrape(t, newMetrics(src, "")); strings.Contains(text, "relay_slot_limit_seconds{") || strings.Contains(text, "relay_slot_safe_wal_bytes{") {
+		t.Error("a limit is shown where there is none")
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -43,7 +44,40 @@ func (c *Config) plan(add addMistake) plan {
 		p.tables, p.routes = append(p.tables, m), append(p.routes, r)
 	}
 	c.planMessages(&p, add)
+	c.planPoison(&p, add)
 	return p
+}
+
+// planPoison says what becomes of events that cannot be published, and what dead letters call the places where they are
+// from.
+func (c *Config) planPoison(p *plan, add addMistake) {
+	check := func(key, policy string) {
+		if !slices.Contains(sink.Policies(), sink.Policy(policy)) {
+			add(key, fmt.Sprintf("%s is not a choice", quoted(policy)), "use halt, park or hold-key")
+		}
+	}
+	check("route.poison", cmp.Or(c.Route.Poison, string(sink.PolicyHalt)))
+	set := func(route int, source, key, own string) {
+		if own != "" {
+			check(key, own)
+		}
+		policy := sink.Policy(cmp.Or(own, c.Route.Poison, string(sink.PolicyHalt)))
+		p.routes[route].Source, p.routes[route].Poison = source, policy
+	}
+	for i, m := range p.tables {
+		own := ""
+		if i < len(c.Tables) {
+			own = c.Tables[i].Poison
+		}
+		set(m.Route, m.Table.String(), fmt.Sprintf("tables[%d].poison", i), own)
+	}
+	for i, m := range p.messages {
+		own := ""
+		if i < len(c.Messages) {
+			own = c.Messages[i].Poison
+		}
+		set(m.Route, "message "+m.Prefix, fmt.Sprintf("messages[%d].poison", i), own)
+	}
 }
 
 // tableNames lists the tables for people.
@@ -60,7 +94,7 @@ func (c *Config) tableNames() string {
 
 // nativeRoute is the route of events that have all fields of the native table.
 func (c *Config) nativeRoute() sink.Route {
-	return sink.Route{Topic: c.Route.Topic, Topics: c.Route.Topics}
+	return sink.Route{Topic: c.Route.Topic, Topics: c.Route.Topics, Compression: c.Route.Compression}
 }
 
 // planMessages adds the messages. Those of outbox.emit are there without being named.
@@ -90,6 +124,7 @@ func (c *Config) planMessages(p *plan, add addMistake) {
 			bad("cloudevents", "messages of another's have no type", "leave it out")
 		}
 		seen[m.Prefix] = true
+		r.Compression, r.MaxRecordBytes = recordLimits(c.nativeRoute(), m.Compression, m.MaxRecordBytes, bad)
 		if emitted {
 			r.CloudEvents = cloudEvents(m.CloudEvents, m.CloudEventsSource, "", m.ContentType, bad)
 		}
@@ -153,6 +188,7 @@ func (b *tableBuilder) build() (cdc.Mapping, sink.Route) {
 		}
 		b.extra(typ)
 	}
+	b.route.Compression, b.route.MaxRecordBytes = recordLimits(b.defaults, t.Compression, t.MaxRecordBytes, b.bad)
 	b.route.Columns = b.mapping.Extra
 	routeMistakes(b.route, b.bad)
 	return b.mapping, b.route

@@ -23,6 +23,7 @@ import (
 type recoverOptions struct {
 	since       string
 	all         bool
+	nothing     bool
 	dryRun, yes bool
 }
 
@@ -31,7 +32,8 @@ func (p *process) recoverCommand() *cobra.Command {
 		Use:   "recover",
 		Short: "Make a lost slot anew and publish what may be missing",
 		Long: `Make a lost slot anew and publish what may be missing, from the rows of the outbox table. It is the way out of
-the states slot_missing, slot_lost, slot_recreated and history_changed. What it is going to do is shown first, and
+the states slot_missing, slot_lost, slot_recreated and history_changed, and of publication_mismatch where the
+publication is in order again and rows may be missing all the same. What it is going to do is shown first, and
 has to be confirmed. Rows that were published a moment before the slot was lost are published again; consumers tell
 by the event ID. A relay that runs meanwhile goes on by itself.`,
 		Args: noArguments,
@@ -43,6 +45,7 @@ by the event ID. A relay that runs meanwhile goes on by itself.`,
 	var o recoverOptions
 	cmd.Flags().StringVar(&o.since, "since", "", "take the rows of this time and later, like 2026-11-30T18:00:00Z; default: the rows of all transactions that are not known to be published")
 	cmd.Flags().BoolVar(&o.all, "all", false, "take every row")
+	cmd.Flags().BoolVar(&o.nothing, "nothing-missing", false, "only for publication_mismatch: vouch that no row is missing; the slot stays and nothing is published again")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and stop")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -59,7 +62,10 @@ func (p *process) recover(ctx context.Context, c *Config, o recoverOptions) erro
 	if o.all && o.since != "" {
 		return &usageError{problem: "--all and --since are given", hint: "choose one"}
 	}
-	want := cdc.Scope{All: o.all}
+	if o.nothing && (o.all || o.since != "") {
+		return &usageError{problem: "--nothing-missing is given with --all or --since", hint: "choose one"}
+	}
+	want := cdc.Scope{All: o.all || o.nothing} // with nothing missing the scope does not matter
 	if o.since != "" {
 		var err error
 		if want.Since, err = time.Parse(time.RFC3339, o.since); err != nil {
@@ -74,26 +80,54 @@ func (p *process) recover(ctx context.Context, c *Config, o recoverOptions) erro
 	if err != nil {
 		return recoverHint(err)
 	}
+	if o.nothing {
+		return p.vouch(ctx, c, stream, plan, o)
+	}
 	if err := printPlan(p.stdout, c, plan, time.Now()); err != nil {
 		return fmt.Errorf("print plan: %w", err)
 	}
 	if o.dryRun {
 		return nil
 	}
-	if !o.yes {
-		if !isTerminalInput(p.stdin) {
-			return &usageError{problem: "there is nobody to ask", hint: "look at relay recover --dry-run, then say --yes"}
-		}
-		word := plan.Record.Confirmed.String()
-		if err := ask(p.stdin, p.stdout, fmt.Sprintf("To go on, type the confirmed position, %s: ", word), word); err != nil {
-			return err
-		}
+	if err := p.confirmRecovery(plan, o); err != nil {
+		return err
 	}
 	done, err := stream.Recover(ctx, plan, actor())
 	if err != nil {
 		return recoverHint(err)
 	}
 	fmt.Fprintf(p.stdout, "made slot %s at %s, incarnation %d; %d events go first\n", c.Postgres.Slot, done.From, done.Incarnation, done.Events)
+	return nil
+}
+
+// confirmRecovery asks unless told not to.
+func (p *process) confirmRecovery(plan cdc.Plan, o recoverOptions) error {
+	if o.yes {
+		return nil
+	}
+	if !isTerminalInput(p.stdin) {
+		return &usageError{problem: "there is nobody to ask", hint: "look at relay recover --dry-run, then say --yes"}
+	}
+	word := plan.Record.Confirmed.String()
+	return ask(p.stdin, p.stdout, fmt.Sprintf("To go on, type the confirmed position, %s: ", word), word)
+}
+
+// vouch goes on with the slot as it is.
+func (p *process) vouch(ctx context.Context, c *Config, stream *cdc.Stream, plan cdc.Plan, o recoverOptions) error {
+	if plan.Cause != state.PublicationMismatch {
+		return &hintError{err: fmt.Errorf("slot %q has another fault: %s", c.Postgres.Slot, plan.Cause), hint: "leave --nothing-missing out"}
+	}
+	fmt.Fprintf(p.stdout, "publication %s was changed; slot %s stays at %s and no event is published again\n", printable(c.Postgres.Publication), c.Postgres.Slot, plan.SlotLSN)
+	if o.dryRun {
+		return nil
+	}
+	if err := p.confirmRecovery(plan, o); err != nil {
+		return err
+	}
+	if err := stream.NothingMissing(ctx, plan, actor()); err != nil {
+		return recoverHint(err)
+	}
+	fmt.Fprintln(p.stdout, "noted that nothing is missing; a relay that waits goes on within 30 s")
 	return nil
 }
 

@@ -1,38 +1,52 @@
 package main
 
 import (
-	"cmp"
-	"fmt"
-	"io"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/outboxrelay/relay/cdc"
 	"github.com/outboxrelay/relay/internal/state"
 )
 
-// Report is what /status.json tells and relay status shows. Its fields are API.
+// Report is what /status.json tells and relay status shows. Its fields are API: they may be added to, and none
+// changes its name or its meaning.
 type Report struct {
 	state.Status
-	Version   string          `json:"version"`
-	StartedAt time.Time       `json:"started_at"`
-	Slot      SlotReport      `json:"slot"`
-	Received  ReceivedReport  `json:"received"`
-	Published PublishedReport `json:"published"`
-	Backlog   BacklogReport   `json:"backlog"`
+	Version    string           `json:"version"`
+	StartedAt  time.Time        `json:"started_at"`
+	Slot       SlotReport       `json:"slot"`
+	Received   ReceivedReport   `json:"received"`
+	Published  PublishedReport  `json:"published"`
+	Backlog    BacklogReport    `json:"backlog"`
+	Before     *BeforeReport    `json:"before_stream"` // null while nothing goes before the stream
+	Publishing PublishingReport `json:"publishing"`
+	Rates      *RatesReport     `json:"rates"` // null in the first second
+
+	// DeadLetters counts the rows of outbox.dead_letters by state; null while they are not known.
+	DeadLetters map[string]int64 `json:"dead_letters"`
 }
 
-// SlotReport is the replication slot as the server and the stream see it. The server's numbers are null while
-// they are not known.
+// SlotReport is the replication slot as the server and the stream see it. The server's numbers are null, its
+// words empty, while they are not known.
 type SlotReport struct {
-	Name          string `json:"name"`
-	Held          bool   `json:"held"` // by this relay
-	Sessions      uint64 `json:"sessions"`
-	ReceivedLSN   string `json:"received_lsn"`
-	ConfirmedLSN  string `json:"confirmed_lsn"`
-	LagBytes      *int64 `json:"lag_bytes"`      // from the confirmed flush LSN to the server's current one
-	RetainedBytes *int64 `json:"retained_bytes"` // WAL the server keeps for the slot
+	Name          string     `json:"name"`
+	Held          bool       `json:"held"` // by this relay
+	Sessions      uint64     `json:"sessions"`
+	ReceivedLSN   string     `json:"received_lsn"`
+	ConfirmedLSN  string     `json:"confirmed_lsn"`
+	ConfirmedAt   *time.Time `json:"confirmed_at"`   // when it last rose; null: not since the process started
+	LagBytes      *int64     `json:"lag_bytes"`      // from the confirmed flush LSN to the server's current one
+	RetainedBytes *int64     `json:"retained_bytes"` // WAL the server keeps for the slot
+
+	Active            *bool    `json:"active"`             // some relay reads from it
+	ActivePID         *int32   `json:"active_pid"`         // that relay's walsender
+	ActiveApplication string   `json:"active_application"` // that relay's application_name
+	WALStatus         string   `json:"wal_status"`         // reserved, extended, unreserved or lost
+	Invalidation      string   `json:"invalidation_reason"`
+	LimitBytes        *int64   `json:"limit_bytes"`             // max_slot_wal_keep_size; null: unlimited
+	SafeWALBytes      *int64   `json:"safe_wal_bytes"`          // that may still be written before the slot can be lost
+	GrowthPerSecond   *float64 `json:"growth_bytes_per_second"` // of retained_bytes
+	LimitSeconds      *float64 `json:"limit_seconds"`           // until the limit at that rate; null: never
+	Warning           string   `json:"warning"`                 // empty: nothing to warn of
 }
 
 // ReceivedReport counts what came from PostgreSQL since the process started.
@@ -55,6 +69,33 @@ type BacklogReport struct {
 	PublishLagSeconds float64 `json:"publish_lag_seconds"` // since the oldest unpublished commit
 }
 
+// BeforeReport is about the events that were committed before the slot was made and go before the stream.
+type BeforeReport struct {
+	Left            uint64   `json:"left"`
+	Done            uint64   `json:"done"` // by this process
+	EventsPerSecond *float64 `json:"events_per_second"`
+	SecondsLeft     *float64 `json:"seconds_left"` // at that rate
+}
+
+// PublishingReport is what the sink does.
+type PublishingReport struct {
+	InFlightEvents    uint64            `json:"in_flight_events"` // accepted and not yet acknowledged
+	InFlightBytes     uint64            `json:"in_flight_bytes"`
+	WindowBytes       int64             `json:"window_bytes"` // limit of in_flight_bytes
+	Lanes             int               `json:"lanes"`        // partitions written to
+	HaltedLanes       int               `json:"halted_lanes"`
+	RetriesLastMinute map[string]uint64 `json:"retries_last_minute"` // by reason; those that were
+	ResumedEvents     uint64            `json:"resumed_events"`      // found in Kafka after a restart
+	UndecidedChecks   uint64            `json:"undecided_checks"`    // partitions where that could not be told: duplicates
+}
+
+// RatesReport is how fast it went over the last seconds.
+type RatesReport struct {
+	OverSeconds        float64 `json:"over_seconds"`
+	ReceivedPerSecond  float64 `json:"received_events_per_second"`
+	PublishedPerSecond float64 `json:"published_events_per_second"`
+}
+
 // report assembles the page from the process's snapshots.
 func (s *sources) report(version string, started, now time.Time) Report {
 	stream, sink := s.stream(), s.sink()
@@ -68,9 +109,20 @@ func (s *sources) report(version string, started, now time.Time) Report {
 		},
 		Received: ReceivedReport{Transactions: stream.ReceivedTransactions, Events: stream.ReceivedEvents, Bytes: stream.ReceivedBytes},
 		Backlog:  BacklogReport{Events: stream.PendingEvents, Bytes: sink.BacklogBytes, PublishLagSeconds: publishLag(stream, now)},
+		Publishing: PublishingReport{
+			InFlightEvents: sink.BacklogEvents, InFlightBytes: sink.BacklogBytes, WindowBytes: s.windowBytes,
+			Lanes: sink.Lanes, HaltedLanes: sink.HaltedLanes, RetriesLastMinute: map[string]uint64{},
+			ResumedEvents: sink.Resumed, UndecidedChecks: sink.Undecided,
+		},
+	}
+	if !stream.LastConfirm.IsZero() {
+		r.Slot.ConfirmedAt = &stream.LastConfirm
 	}
 	if slot, ok := s.slot(); ok {
-		r.Slot.LagBytes, r.Slot.RetainedBytes = &slot.LagBytes, &slot.RetainedBytes
+		r.Slot.read(&slot)
+		if s.walWarning != nil {
+			r.Slot.Warning = s.walWarning(&slot)
+		}
 	}
 	for _, n := range sink.Published {
 		r.Published.Events += n
@@ -78,7 +130,44 @@ func (s *sources) report(version string, started, now time.Time) Report {
 	for _, n := range sink.Retries {
 		r.Published.Retries += n
 	}
+	if s.pace != nil {
+		r.keepPace(s.pace())
+	}
+	if s.deadLetters != nil {
+		r.DeadLetters = s.deadLetters()
+	}
 	return r
+}
+
+// read takes what the server says.
+func (s *SlotReport) read(r *slotReading) {
+	s.LagBytes, s.RetainedBytes = &r.LagBytes, &r.RetainedBytes
+	s.Active, s.WALStatus, s.Invalidation = &r.Active, r.WALStatus, r.Invalidation
+	if r.HolderPID != 0 {
+		s.ActivePID, s.ActiveApplication = &r.HolderPID, r.Application
+	}
+	s.LimitBytes, s.SafeWALBytes, s.GrowthPerSecond = r.LimitBytes, r.SafeBytes, r.Growth
+	if seconds, ok := r.limitSeconds(); ok {
+		s.LimitSeconds = &seconds
+	}
+}
+
+// keepPace takes the rates.
+func (r *Report) keepPace(p pace) {
+	if p.Over > 0 {
+		r.Rates = &RatesReport{OverSeconds: p.Over.Seconds(), ReceivedPerSecond: p.Received, PublishedPerSecond: p.Published}
+	}
+	if p.Retries != nil {
+		r.Publishing.RetriesLastMinute = p.Retries
+	}
+	if p.BacklogLeft == 0 {
+		return
+	}
+	r.Before = &BeforeReport{Left: p.BacklogLeft, Done: p.BacklogTotal - p.BacklogLeft}
+	if p.BacklogRate > 0 {
+		left := float64(p.BacklogLeft) / p.BacklogRate
+		r.Before.EventsPerSecond, r.Before.SecondsLeft = &p.BacklogRate, &left
+	}
 }
 
 // publishLag is the age of the oldest commit whose events are not all published, in seconds; 0 when there is
@@ -88,60 +177,4 @@ func publishLag(stream cdc.Stats, now time.Time) float64 {
 		return 0
 	}
 	return max(0, now.Sub(stream.OldestPending).Seconds())
-}
-
-// print writes the report for a person.
-func (r *Report) print(w io.Writer, now time.Time) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	row := func(label, format string, args ...any) {
-		fmt.Fprintf(tw, "%s\t%s\n", label, printable(fmt.Sprintf(format, args...)))
-	}
-	row("state", "%s for %s, since %s", r.State, now.Sub(r.Since).Round(time.Second), r.Since.Format(time.RFC3339))
-	if r.Reason != "" {
-		row("reason", "%s", r.Reason)
-	}
-	if r.Hint != "" {
-		row("hint", "%s", r.Hint)
-	}
-	held := "not held by this relay"
-	if r.Slot.Held {
-		held = "held by this relay"
-	}
-	row("slot", "%s, %s", r.Slot.Name, held)
-	row("confirmed", "%s, received %s", cmp.Or(r.Slot.ConfirmedLSN, "-"), cmp.Or(r.Slot.ReceivedLSN, "-"))
-	row("slot lag", "%s, WAL retained %s", size(r.Slot.LagBytes), size(r.Slot.RetainedBytes))
-	row("publish lag", "%.3f s", r.Backlog.PublishLagSeconds)
-	backlog := int64(r.Backlog.Bytes)
-	row("backlog", "%d events, %s", r.Backlog.Events, size(&backlog))
-	received := int64(r.Received.Bytes)
-	row("received", "%d events in %d transactions, %s", r.Received.Events, r.Received.Transactions, size(&received))
-	row("published", "%d events, %d retries", r.Published.Events, r.Published.Retries)
-	row("version", "%s, up %s", r.Version, now.Sub(r.StartedAt).Round(time.Second))
-	return tw.Flush()
-}
-
-// size prints a number of bytes to three digits or so.
-func size(n *int64) string {
-	if n == nil {
-		return "not known"
-	}
-	v, unit := float64(*n), 0
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-	for v >= 1024 && unit < len(units)-1 {
-		v, unit = v/1024, unit+1
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", *n)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[unit])
-}
-
-// printable keeps control characters, which may have come with a name from the database, off the terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, s)
 }

@@ -24,30 +24,39 @@ func (e *openFileError) Error() string {
 // readSecretFile returns the secret that a file holds, without the newline that editors put at the end. It is
 // read again for each connection, so that a rotated password is found without a restart.
 func readSecretFile(path string) (Secret, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return Secret{}, fmt.Errorf("open secret file: %w", err)
-	}
-	defer f.Close()
-	// The open file is examined, not the path, which may name another file by then.
-	if err := checkSecretFile(path, f); err != nil {
-		return Secret{}, err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxSecretFile+1))
-	if err != nil {
-		return Secret{}, fmt.Errorf("read secret file: %w", err)
-	}
-	if len(b) > maxSecretFile {
-		return Secret{}, fmt.Errorf("read secret file %q: more than %d bytes", path, maxSecretFile)
-	}
-	value := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+	value, err := readPrivateFile(path)
 	switch {
-	case value == "":
-		return Secret{}, fmt.Errorf("read secret file %q: it is empty", path)
+	case err != nil:
+		return Secret{}, err
 	case strings.ContainsAny(value, "\n\r\x00"):
 		return Secret{}, fmt.Errorf("read secret file %q: more than one line", path)
 	}
 	return NewSecret(value), nil
+}
+
+// readPrivateFile returns what is in a file that nobody else can read, without the newline at its end.
+func readPrivateFile(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("open secret file: %w", err)
+	}
+	defer f.Close()
+	// The open file is examined, not the path, which may name another file by then.
+	if err := checkSecretFile(path, f); err != nil {
+		return "", err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretFile+1))
+	if err != nil {
+		return "", fmt.Errorf("read secret file: %w", err)
+	}
+	if len(b) > maxSecretFile {
+		return "", fmt.Errorf("read secret file %q: more than %d bytes", path, maxSecretFile)
+	}
+	value := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+	if value == "" {
+		return "", fmt.Errorf("read secret file %q: it is empty", path)
+	}
+	return value, nil
 }
 
 // checkSecretFile refuses a file that somebody else can read. The rule is libpq's for private keys: nobody but

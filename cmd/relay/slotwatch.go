@@ -12,17 +12,10 @@ import (
 
 // How often the server is asked about the slot, how long one answer may take, and how long it is believed.
 const (
-	slotInterval = 10 * time.Second
+	slotInterval = 5 * time.Second
 	slotTimeout  = 5 * time.Second
 	slotValidity = 30 * time.Second
 )
-
-// slotReading is what the server says about a slot.
-type slotReading struct {
-	LagBytes      int64 // from the confirmed flush LSN to the current one
-	RetainedBytes int64 // from the restart LSN to the current one: what the slot costs in disk
-	Active        bool  // somebody streams from it
-}
 
 // slotWatch reads a slot's numbers from the server now and then. It is apart from the stream because they
 // matter most when there is none.
@@ -30,6 +23,9 @@ type slotWatch struct {
 	connect  func() (*pgx.ConnConfig, error)
 	slot     string
 	interval time.Duration
+	onRead   func(slotReading) // called after each reading; may be nil
+
+	growth growth // of the goroutine that reads
 
 	// mu guards the fields below.
 	mu      sync.Mutex
@@ -99,24 +95,21 @@ func (w *slotWatch) read(ctx context.Context, conn **pgx.Conn) error {
 			return fmt.Errorf("connect for slot %q: %w", w.slot, err)
 		}
 	}
-	var r slotReading
-	// On a standby server the current WAL position is the one received.
-	err := (*conn).QueryRow(ctx, `
-		SELECT coalesce(pg_wal_lsn_diff(wal.now, confirmed_flush_lsn), 0)::bigint,
-		       coalesce(pg_wal_lsn_diff(wal.now, restart_lsn), 0)::bigint,
-		       active
-		FROM pg_replication_slots,
-		     (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END) AS wal(now)
-		WHERE slot_name = $1`, w.slot).Scan(&r.LagBytes, &r.RetainedBytes, &r.Active)
+	r, err := readSlot(ctx, *conn, w.slot)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	now := time.Now()
+	if err == nil {
+		r.Growth = w.growth.add(now, r.RetainedBytes)
+		if w.onRead != nil {
+			w.onRead(r)
+		}
+	} else {
+		w.growth, now = growth{}, time.Time{} // there is no such slot
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		w.readAt = time.Time{}
-		return nil
-	case err != nil:
-		return fmt.Errorf("read slot %q: %w", w.slot, err)
-	}
-	w.reading, w.readAt = r, time.Now()
+	w.reading, w.readAt = r, now
 	return nil
 }

@@ -16,6 +16,13 @@ type sources struct {
 	stream   func() cdc.Stats           // a stream's Stats
 	sink     func() sink.Stats          // the totals of all sessions: sinkTotals.Stats
 	slot     func() (slotReading, bool) // a slotWatch's Reading; false: nothing is known
+
+	// These may be nil: what they tell is not shown then.
+	pace        func() pace               // a meter's Pace
+	walWarning  func(*slotReading) string // a walAlarm's warning
+	deadLetters func() map[string]int64   // by state, in the database; nil: not known
+	pruned      func() map[string]uint64  // by table, of those that are pruned
+	windowBytes int64                     // the limit of what is in flight
 }
 
 // sinkTotals adds up what the sinks of a process have counted: each session has a sink of its own, and counters

@@ -13,45 +13,96 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Hints for when no relay answers.
+const (
+	noRelayHint    = "start one with relay run, or name the address of the running one, its admin.listen, with --admin-listen"
+	noDatabaseHint = "with the relay's configuration (--config, or RELAY_POSTGRES_URL and RELAY_POSTGRES_SLOT) the database is asked what it knows"
+)
+
 const (
 	statusTimeout = 5 * time.Second
 	maxReport     = 1 << 20
 )
+
+// statusOptions are the flags of relay status beside the configuration.
+type statusOptions struct {
+	asJSON, ready, watch bool
+	interval             time.Duration
+}
 
 func (p *process) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what the running relay does",
 		Long: `Show what the running relay does, by asking its admin listener. With --ready the exit code is 1 unless
-the relay does its work or waits as a standby, for use as a health check.`,
+the relay does its work or waits as a standby, for use as a health check. With --watch it is shown anew again and
+again, through restarts of the relay, until Ctrl-C: in place on a terminal, else a line each time.
+
+When no relay answers, the database is asked what it knows, if the configuration says where it is: whether
+anybody reads from the slot, how much WAL it holds, and how far the relay had come. The exit code is 1 then.`,
 		Args: noArguments,
 	}
 	flags := addConfigFlags(cmd)
-	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	ready := cmd.Flags().Bool("ready", false, "fail unless the relay is ready")
+	var o statusOptions
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&o.ready, "ready", false, "fail unless the relay is ready")
+	cmd.Flags().BoolVar(&o.watch, "watch", false, "go on showing it")
+	cmd.Flags().DurationVar(&o.interval, "interval", 2*time.Second, "how often --watch shows it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		l := loadConfig(flags, p.environ)
 		if err := l.check("admin"); err != nil {
 			return err
 		}
-		r, err := fetchReport(cmd.Context(), l.config.Admin.Listen)
-		if err != nil {
-			return err
+		if o.watch {
+			return p.watchStatus(cmd.Context(), l, o)
 		}
-		if *asJSON {
-			err = printJSON(p.stdout, r)
-		} else {
-			err = r.print(p.stdout, time.Now())
-		}
-		if err != nil {
-			return fmt.Errorf("print status: %w", err)
-		}
-		if *ready && !r.State.Ready() {
-			return fmt.Errorf("relay is not ready: %s", r.State)
-		}
-		return nil
+		return p.status(cmd.Context(), l, o)
 	}
 	return cmd
+}
+
+// status shows it once.
+func (p *process) status(ctx context.Context, l *loader, o statusOptions) error {
+	r, err := fetchReport(ctx, l.config.Admin.Listen)
+	if err != nil {
+		return p.showDatabase(ctx, l, o, err)
+	}
+	if o.asJSON {
+		err = printJSON(p.stdout, r)
+	} else {
+		err = r.print(p.stdout, time.Now())
+	}
+	if err != nil {
+		return fmt.Errorf("print status: %w", err)
+	}
+	if o.ready && !r.State.Ready() {
+		return fmt.Errorf("relay is not ready: %s", r.State)
+	}
+	return nil
+}
+
+// Unanswered is what relay status --json prints when no relay answers and the database was asked instead.
+type Unanswered struct {
+	Error    string          `json:"error"`
+	Database *DatabaseReport `json:"database"`
+}
+
+// showDatabase shows what the database says, if the configuration tells where it is. It returns why no relay
+// answered.
+func (p *process) showDatabase(ctx context.Context, l *loader, o statusOptions, unanswered error) (err error) {
+	if l.check("postgres") != nil {
+		return &hintError{err: unanswered, hint: hintOf(unanswered) + "; " + noDatabaseHint}
+	}
+	d := askDatabase(ctx, l.config)
+	if o.asJSON {
+		err = printJSON(p.stdout, Unanswered{Error: errText(unanswered), Database: d})
+	} else {
+		_, err = fmt.Fprint(p.stdout, "No relay answers. This is what the database says:\n\n", d.screen(time.Now()), "\n")
+	}
+	if err != nil {
+		return errors.Join(unanswered, fmt.Errorf("print status: %w", err))
+	}
+	return unanswered
 }
 
 // fetchReport asks the relay whose admin listener has this address.
@@ -72,7 +123,7 @@ func fetchReport(ctx context.Context, listen string) (*Report, error) {
 	if err != nil {
 		return nil, &hintError{
 			err:  fmt.Errorf("no relay answers at %s: %w", addr, err),
-			hint: "start one with relay run, or name the address of the running one with --admin-listen",
+			hint: noRelayHint,
 		}
 	}
 	defer resp.Body.Close()

@@ -56,17 +56,29 @@ func relayUntil(soft, hard context.Context, p *process, c *Config, log *slog.Log
 	board := state.NewBoard(logStateChange(hard, log, newThrottle(throttleInterval)))
 	totals := &sinkTotals{}
 	watch := newSlotWatch(c.Postgres.ConnConfig, c.Postgres.Slot)
-	src := &sources{slotName: c.Postgres.Slot, current: board.Current, sink: totals.Stats, slot: watch.Reading}
+	alarm := newWALAlarm(c.Postgres.Slot, int64(c.WALWarnBytes), log)
+	watch.onRead = func(r slotReading) { alarm.see(hard, r) }
+	src := &sources{slotName: c.Postgres.Slot, current: board.Current, sink: totals.Stats, slot: watch.Reading,
+		walWarning: alarm.warning, windowBytes: int64(c.WindowBytes)}
+	var rates *meter
 	metrics := newMetrics(src, version)
-	opener := &opener{config: c, p: p, board: board, totals: totals, observe: metrics.Observe, notice: noticeTopics(hard, log), now: time.Now}
+	opener := &opener{config: c, p: p, board: board, totals: totals, observe: metrics.Observe, notice: noticeTopics(hard, log), now: time.Now, counts: &letterCounts{}, pruning: newPruning(c, log)}
 	stream, err := newStream(c, opener.open, cdc.Listener{
-		State: board.Set,
+		State: func(s state.Status) {
+			if board.Set(s); s.State == state.Backlog {
+				rates.backlogReported()
+			}
+		},
 		Adopted: func(confirmed outbox.LSN) {
 			log.Warn("slot adopted", logSlot, c.Postgres.Slot, logConfirmedLSN, confirmed.String(),
 				logReason, "relay_state did not know it: what was committed before this position is not published")
 		},
 		BacklogDone: func(published, vanished uint64) {
 			log.Info("backlog published", logSlot, c.Postgres.Slot, logCount, published, logReason, fmt.Sprintf("the rows of %d events were gone", vanished))
+		},
+		PublicationChanged: func(what []string) {
+			log.Warn("publication was changed", logPublication, c.Postgres.Publication,
+				logReason, fmt.Sprintf("%s; no row is there that was written meanwhile, and none that was written and deleted would be in the stream", strings.Join(what, ", ")))
 		},
 		TimelineChanged: func(from, to int32) {
 			log.Warn("server was promoted", logSlot, c.Postgres.Slot, logReason, fmt.Sprintf("timeline %d became %d", from, to))
@@ -78,7 +90,11 @@ func relayUntil(soft, hard context.Context, p *process, c *Config, log *slog.Log
 		}
 		return err
 	}
+	opener.stream, opener.pruning.stream = stream, stream
 	src.stream = stream.Stats
+	rates = newMeter(stream.Stats, totals.Stats)
+	src.pace = rates.Pace
+	src.deadLetters, src.pruned = opener.counts.Last, opener.pruning.Gone
 
 	// What serves the stream outlives it, so that a drain can be watched.
 	serving, endServing := context.WithCancel(context.WithoutCancel(hard))
@@ -88,6 +104,7 @@ func relayUntil(soft, hard context.Context, p *process, c *Config, log *slog.Log
 		serve.Wait()
 	}()
 	serve.Go(func() { watch.Run(serving, nil) })
+	serve.Go(func() { rates.Run(serving) })
 	if ln != nil {
 		a := &admin{
 			current: board.Current, metrics: metrics.handler(), hosts: c.Admin.Hosts, pprof: c.Admin.Pprof,
@@ -124,6 +141,20 @@ func newStream(c *Config, open cdc.Opener, listener cdc.Listener) (*cdc.Stream, 
 	return cdc.NewStream(cfg, relaystate.Store{}, open, listener)
 }
 
+// sinkConfig translates the configuration, which is checked, as far as it is the same for every session.
+func sinkConfig(c *Config) sink.Config {
+	cfg := sink.DefaultConfig()
+	cfg.Routes = c.plan(func(string, string, string) {}).routes
+	cfg.WindowBytes = int(c.WindowBytes)
+	cfg.BatchBytes = min(cfg.BatchBytes, cfg.WindowBytes)
+	if c.Sink.Type == "webhook" {
+		cfg.BatchBytes = sink.WebhookBatchBytes
+	}
+	cfg.MaxRecordBytes = int(c.MaxRecordBytes)
+	cfg.CreateTopics, cfg.NoResumeCheck = c.Kafka.CreateTopics, c.Kafka.ResumeCheck == "off"
+	return cfg
+}
+
 // opener makes the sink of each session.
 type opener struct {
 	config  *Config
@@ -133,18 +164,19 @@ type opener struct {
 	observe func(sink.BatchResult)
 	notice  func(topic, finding string)
 	now     func() time.Time
+	counts  *letterCounts
+	pruning *pruning
+	stream  *cdc.Stream // whose sessions these are; set before it runs
 
 	// Sessions follow one another, so nothing guards this.
 	fenced []time.Time // when sessions ended because another producer had taken the identity
 }
 
 func (o *opener) open(s cdc.Session) (cdc.Sink, error) {
-	cfg := sink.DefaultConfig()
-	cfg.Routes = o.config.plan(func(string, string, string) {}).routes
-	cfg.WindowBytes = int(o.config.WindowBytes)
-	cfg.BatchBytes = min(cfg.BatchBytes, cfg.WindowBytes)
-	cfg.Observe, cfg.Notice, cfg.CreateTopics = o.observe, o.notice, o.config.Kafka.CreateTopics
-	cfg.ResumeLSN, cfg.NoResumeCheck = s.ResumeLSN, o.config.Kafka.ResumeCheck == "off"
+	cfg := sinkConfig(o.config)
+	cfg.Observe, cfg.Notice, cfg.ResumeLSN = o.observe, o.notice, s.ResumeLSN
+	letters := o.letters(s)
+	cfg.DeadLetters, cfg.Stopping = letters, s.Stopping
 	if err := cfg.Validate(); err != nil {
 		return nil, &state.Error{State: state.ConfigInvalid, Reason: err.Error()}
 	}
@@ -152,6 +184,12 @@ func (o *opener) open(s cdc.Session) (cdc.Sink, error) {
 	switch o.config.Sink.Type {
 	case "stdout":
 		pub = sink.NewStdout(o.p.stdout)
+	case "webhook":
+		w, err := o.config.Webhook.client()
+		if err != nil {
+			return nil, &state.Error{State: state.ConfigInvalid, Reason: err.Error(), Hint: "the files that webhook.tls names must be there"}
+		}
+		pub = sink.NewWebhook(w)
 	default:
 		k, err := o.config.Kafka.client()
 		if err != nil {
@@ -161,7 +199,7 @@ func (o *opener) open(s cdc.Session) (cdc.Sink, error) {
 	}
 	out := sink.New(cfg, pub, s.Source, s.Done, o.board)
 	o.totals.Begin(out.Stats)
-	return &contest{Sink: out, opener: o}, nil
+	return o.attend(&contest{Sink: out, opener: o}, out, letters), nil
 }
 
 // contest watches a sink for the end that a second producer with the same identity causes. The slot decides who

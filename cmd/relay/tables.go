@@ -46,6 +46,14 @@ type TableConfig struct {
 	CloudEventsSource, CloudEventsType string
 	// ContentType is the content type of values whose column does not say it.
 	ContentType string
+	// Compression is that of batches of these records. Default route.compression, else kafka.compression.
+	Compression string
+	// MaxRecordBytes is the largest record that is tried. Default max_record_bytes.
+	MaxRecordBytes ByteSize
+	// Poison is halt, park or hold-key. Default route.poison.
+	Poison string
+	// Retention is how old rows become, a duration, or off. Default retention.age.
+	Retention string
 }
 
 // MessageConfig says how logical messages of one prefix become records.
@@ -58,12 +66,17 @@ type MessageConfig struct {
 	Topics []string
 	// CloudEvents, CloudEventsSource and ContentType are those of a table, for outbox only.
 	CloudEvents, CloudEventsSource, ContentType string
+	// Poison is halt, park or hold-key. Default route.poison.
+	Poison string
+	// Compression and MaxRecordBytes are those of a table.
+	Compression    string
+	MaxRecordBytes ByteSize
 }
 
 // entryField is one key of an entry of a list in the file, and where its value lives.
 type entryField struct {
 	name  string
-	value any // *string, **string, *bool, *[]string or *map[string]string
+	value any // *string, **string, *bool, *[]string, *map[string]string or *ByteSize
 }
 
 func (t *TableConfig) fields() []entryField {
@@ -73,7 +86,8 @@ func (t *TableConfig) fields() []entryField {
 		{"topic_replacement", &t.TopicReplacement}, {"key", &t.Key}, {"partition", &t.Partition}, {"event_time", &t.EventTime},
 		{"additional", &t.Additional}, {"additional_missing", &t.AdditionalMissing}, {"tombstone_on_empty", &t.TombstoneOnEmpty},
 		{"cloudevents", &t.CloudEvents}, {"cloudevents_source", &t.CloudEventsSource}, {"cloudevents_type", &t.CloudEventsType},
-		{"content_type", &t.ContentType},
+		{"content_type", &t.ContentType}, {"poison", &t.Poison}, {"retention", &t.Retention},
+		{"compression", &t.Compression}, {"max_record_bytes", &t.MaxRecordBytes},
 	}
 }
 
@@ -81,6 +95,7 @@ func (m *MessageConfig) fields() []entryField {
 	return []entryField{
 		{"prefix", &m.Prefix}, {"topic", &m.Topic}, {"topics", &m.Topics},
 		{"cloudevents", &m.CloudEvents}, {"cloudevents_source", &m.CloudEventsSource}, {"content_type", &m.ContentType},
+		{"poison", &m.Poison}, {"compression", &m.Compression}, {"max_record_bytes", &m.MaxRecordBytes},
 	}
 }
 
@@ -182,6 +197,10 @@ func setEntry(to, v any) (hint string) {
 			return text
 		}
 		*to = s
+	case *ByteSize:
+		if err := to.Set(fmt.Sprint(v)); err != nil {
+			return err.Error()
+		}
 	case **string:
 		s, ok := v.(string)
 		if !ok {
@@ -242,6 +261,10 @@ func yamlEntry(v any) string {
 	case *string:
 		if *v != "" {
 			return jsonText(*v)
+		}
+	case *ByteSize:
+		if *v != 0 {
+			return jsonText(v.String())
 		}
 	case **string:
 		if *v != nil {

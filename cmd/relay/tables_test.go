@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -83,6 +84,9 @@ func TestTables_Plan(t *testing.T) {
 			{Topic: "outbox.event.{aggregate_type}", Topics: []string{"audit"}},
 		},
 	}
+	for i, source := range []string{`"outbox"."events"`, `"public"."outboxevent"`, `"shop"."log"`, `"app"."outbox"`, "message billing", "message outbox"} {
+		want.routes[i].Source, want.routes[i].Poison = source, sink.PolicyHalt
+	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(plan{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -97,7 +101,8 @@ func TestTables_ShortForm(t *testing.T) {
 	want := plan{
 		tables:   []cdc.Mapping{{Table: cdc.Table{Schema: "my", Name: "outbox"}}},
 		messages: []cdc.MessageMapping{{Prefix: "outbox", Emitted: true, Route: 1}},
-		routes:   []sink.Route{{Topic: "x"}, {Topic: "x"}},
+		routes: []sink.Route{{Topic: "x", Source: `"my"."outbox"`, Poison: sink.PolicyHalt},
+			{Topic: "x", Source: "message outbox", Poison: sink.PolicyHalt}},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(plan{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -183,5 +188,39 @@ messages:
 	var out bytes.Buffer
 	if code := testProcess(nil, &out, &out).execute(t.Context(), []string{"config", "--tables", "x"}); code != exitUsage || !strings.Contains(out.String(), "only stand in the file") {
 		t.Errorf("exit code %d: %s", code, out.String())
+	}
+}
+
+// TestTables_Poison: each entry may have a policy of its own.
+func TestTables_Poison(t *testing.T) {
+	t.Parallel()
+	l := loadText(t, `
+postgres: {url: "postgres://relay@127.0.0.1/shop"}
+sink: {type: stdout}
+route: {poison: park}
+tables: [{name: outbox.events}, {name: public.other, poison: hold-key}]
+messages: [{prefix: billing, topic: billing, poison: halt}]
+`)
+	if err := l.check(); err != nil {
+		t.Fatal(err)
+	}
+	var got []sink.Policy
+	for _, r := range l.config.plan(func(string, string, string) {}).routes {
+		got = append(got, r.Poison)
+	}
+	if diff := cmp.Diff([]sink.Policy{sink.PolicyPark, sink.PolicyHoldKey, sink.PolicyHalt, sink.PolicyPark}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	l = loadText(t, `
+postgres: {url: "postgres://relay@127.0.0.1/shop"}
+sink: {type: stdout}
+route: {poison: drop}
+tables: [{name: outbox.events, poison: parc}]
+`)
+	text := fmt.Sprint(l.check())
+	for _, want := range []string{`route.poison`, `"drop"`, `tables[0].poison`, `"parc"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("lacks %s: %s", want, text)
+		}
 	}
 }

@@ -18,14 +18,18 @@ type addMistake func(key, problem, hint string)
 // validate checks every value by itself and against the others, without connecting to anything.
 func (c *Config) validate(add addMistake) {
 	c.Postgres.validate(add)
+	c.Ledger.validate(add)
+	c.validateDeliver(add)
 	c.validateBacklog(add)
 	c.validateSink(add)
 	c.Route.validate(add)
 	c.plan(add)
 	c.Admin.validate(add)
+	c.validateRetention(add)
 	if c.WindowBytes < 1<<20 || c.WindowBytes > 1<<30 {
 		add("window_bytes", fmt.Sprintf("%s is out of range", &c.WindowBytes), "use 1MiB to 1GiB")
 	}
+	c.validateRecords(add)
 	if c.DrainTimeout < 0 || c.DrainTimeout > time.Hour {
 		add("drain_timeout", fmt.Sprintf("%s is out of range", c.DrainTimeout), "use 0s to 1h")
 	}
@@ -44,49 +48,7 @@ func (p *PostgresConfig) validate(add addMistake) {
 	if schema, table, ok := strings.Cut(p.Table, "."); !ok || !isIdentifier(schema) || !isIdentifier(table) || strings.Contains(table, ".") {
 		add("postgres.table", fmt.Sprintf("%s is not a table name", quoted(p.Table)), "write schema and table, unquoted: outbox.events")
 	}
-	p.validateConnection(add)
-}
-
-// validateConnection reads the secret files as connecting will, so that it fails now and not in the night.
-func (p *PostgresConfig) validateConnection(add addMistake) {
-	name, dsn := "postgres.url", p.URL
-	switch {
-	case p.URL.Empty() && p.URLFile == "":
-		add(name, "not set", "set RELAY_POSTGRES_URL to postgres://user:password@host:5432/database?sslmode=verify-full, or use postgres.url_file")
-		return
-	case !p.URL.Empty() && p.URLFile != "":
-		add("postgres.url_file", "postgres.url is set too", "keep one of them")
-		return
-	case p.URLFile != "":
-		name = "postgres.url_file"
-		var err error
-		if dsn, err = readSecretFile(p.URLFile); err != nil {
-			add(name, err.Error(), secretFileHint(err))
-			return
-		}
-	}
-	if p.PasswordFile != "" {
-		if _, err := readSecretFile(p.PasswordFile); err != nil {
-			add("postgres.password_file", err.Error(), secretFileHint(err))
-		}
-		if hasPassword(dsn.Reveal()) {
-			add("postgres.password_file", name+" has a password too", "keep one of them")
-		}
-	}
-	conf, err := parseDSN(dsn.Reveal())
-	if err != nil {
-		hint := ""
-		var d *dsnError
-		if errors.As(err, &d) {
-			hint = d.Hint()
-		}
-		add(name, errText(err), hint)
-		return
-	}
-	if hosts := unverifiedHosts(conf); len(hosts) > 0 && !p.AllowInsecureTLS {
-		add(name, fmt.Sprintf("the connection to %s would not verify the server", strings.Join(hosts, ", ")),
-			"add sslmode=verify-full (and sslrootcert=/path/ca.pem for a CA of your own), or set postgres.allow_insecure_tls: true")
-	}
+	p.connection().validate(add)
 }
 
 func secretFileHint(err error) string {
@@ -109,9 +71,12 @@ func (c *Config) validateSink(add addMistake) {
 	switch c.Sink.Type {
 	case "stdout":
 		return
+	case "webhook":
+		c.Webhook.validate(add)
+		return
 	case "kafka":
 	default:
-		add("sink.type", fmt.Sprintf("%s is not a sink", quoted(c.Sink.Type)), "use kafka or stdout")
+		add("sink.type", fmt.Sprintf("%s is not a sink", quoted(c.Sink.Type)), "use kafka, webhook or stdout")
 		return
 	}
 	if len(c.Kafka.Brokers) == 0 {

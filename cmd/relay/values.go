@@ -18,6 +18,7 @@ const (
 	kindDuration = "duration"
 	kindBytes    = "size"
 	kindLevel    = "level"
+	kindNumber   = "number"
 )
 
 // The value types parse and print one kind each. They satisfy pflag.Value. Set leaves the value alone when it
@@ -87,6 +88,19 @@ func (v *durationValue) String() string {
 	return s
 }
 func (v *durationValue) Type() string { return kindDuration }
+
+type numberValue int
+
+func (v *numberValue) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return errors.New("write a whole number")
+	}
+	*v = numberValue(n)
+	return nil
+}
+func (v *numberValue) String() string { return strconv.Itoa(int(*v)) }
+func (v *numberValue) Type() string   { return kindNumber }
 
 type levelValue slog.Level
 

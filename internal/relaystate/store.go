@@ -25,7 +25,8 @@ var _ cdc.Store = Store{}
 // Load implements cdc.Store.
 func (Store) Load(ctx context.Context, db cdc.DB, slot string) (cdc.Record, bool, error) {
 	rec, err := scan(db.QueryRow(ctx, `
-		select system_identifier, timeline, incarnation, phase, confirmed_lsn::text, safe_xid::text::bigint
+		select system_identifier, timeline, incarnation, phase, confirmed_lsn::text, safe_xid::text::bigint,
+			publication::text, publication_xid::text::bigint
 		from outbox.relay_state where slot = $1`, slot))
 	if errors.Is(err, pgx.ErrNoRows) {
 		return cdc.Record{}, false, nil
@@ -39,13 +40,15 @@ func (Store) Load(ctx context.Context, db cdc.DB, slot string) (cdc.Record, bool
 // Put implements cdc.Store.
 func (Store) Put(ctx context.Context, db cdc.DB, slot string, rec cdc.Record) error {
 	_, err := db.Exec(ctx, `
-		insert into outbox.relay_state as s (slot, system_identifier, timeline, incarnation, phase, confirmed_lsn, safe_xid)
-		values ($1, $2, $3, $4, $5, $6::text::pg_lsn, $7::text::xid8)
+		insert into outbox.relay_state as s (slot, system_identifier, timeline, incarnation, phase, confirmed_lsn, safe_xid, publication, publication_xid)
+		values ($1, $2, $3, $4, $5, $6::text::pg_lsn, $7::text::xid8, $8::text::jsonb, $9::text::xid8)
 		on conflict (slot) do update set
 			system_identifier = excluded.system_identifier, timeline = excluded.timeline,
 			incarnation = excluded.incarnation, phase = excluded.phase, confirmed_lsn = excluded.confirmed_lsn,
-			safe_xid = excluded.safe_xid, owner = null, updated_at = clock_timestamp()`,
-		slot, rec.SystemIdentifier, rec.Timeline, int64(rec.Incarnation), string(rec.Phase), lsnOrNull(rec.Confirmed), xidOrNull(rec.SafeXID))
+			safe_xid = excluded.safe_xid, publication = excluded.publication, publication_xid = excluded.publication_xid,
+			owner = null, updated_at = clock_timestamp()`,
+		slot, rec.SystemIdentifier, rec.Timeline, int64(rec.Incarnation), string(rec.Phase), lsnOrNull(rec.Confirmed), xidOrNull(rec.SafeXID),
+		jsonOrNull(rec.Publication), xidOrNull(rec.PublicationXID))
 	if err != nil {
 		return fmt.Errorf("write relay_state of slot %q: %w", slot, err)
 	}
@@ -70,7 +73,8 @@ func (Store) Acquire(ctx context.Context, db cdc.DB, slot, owner string, timelin
 	rec, err := scan(db.QueryRow(ctx, `
 		update outbox.relay_state set owner = $2, timeline = $3, updated_at = clock_timestamp()
 		where slot = $1
-		returning system_identifier, timeline, incarnation, phase, confirmed_lsn::text, safe_xid::text::bigint`, slot, owner, timeline))
+		returning system_identifier, timeline, incarnation, phase, confirmed_lsn::text, safe_xid::text::bigint,
+			publication::text, publication_xid::text::bigint`, slot, owner, timeline))
 	if err != nil {
 		return cdc.Record{}, fmt.Errorf("acquire relay_state of slot %q: %w", slot, err)
 	}
@@ -78,18 +82,33 @@ func (Store) Acquire(ctx context.Context, db cdc.DB, slot, owner string, timelin
 }
 
 // Confirm implements cdc.Store.
-func (Store) Confirm(ctx context.Context, db cdc.DB, slot, owner string, lsn outbox.LSN, safeXID uint64) error {
+func (Store) Confirm(ctx context.Context, db cdc.DB, slot, owner string, lsn outbox.LSN, safeXID, publicationXID uint64) error {
 	tag, err := db.Exec(ctx, `
 		update outbox.relay_state set
 			confirmed_lsn = greatest(confirmed_lsn, $3::text::pg_lsn),
 			safe_xid = greatest(safe_xid, $4::text::xid8),
+			publication_xid = greatest(publication_xid, $5::text::xid8),
 			updated_at = clock_timestamp()
-		where slot = $1 and owner = $2`, slot, owner, lsn.String(), xidOrNull(safeXID))
+		where slot = $1 and owner = $2`, slot, owner, lsn.String(), xidOrNull(safeXID), xidOrNull(publicationXID))
 	if err != nil {
 		return fmt.Errorf("confirm %s for slot %q: %w", lsn, slot, err)
 	}
 	if tag.RowsAffected() == 0 {
 		return fmt.Errorf("confirm %s for slot %q: %w", lsn, slot, cdc.ErrNotOwner)
+	}
+	return nil
+}
+
+// NotePublication implements cdc.Store.
+func (Store) NotePublication(ctx context.Context, db cdc.DB, slot, owner, publication string, xid uint64) error {
+	tag, err := db.Exec(ctx, `
+		update outbox.relay_state set publication = $3::text::jsonb, publication_xid = $4::text::xid8, updated_at = clock_timestamp()
+		where slot = $1 and owner = $2`, slot, owner, publication, xidOrNull(xid))
+	if err != nil {
+		return fmt.Errorf("write publication of slot %q: %w", slot, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fmt.Errorf("write publication of slot %q: %w", slot, cdc.ErrNotOwner)
 	}
 	return nil
 }
@@ -137,11 +156,18 @@ func (Store) Horizon(ctx context.Context, db cdc.DB) (h cdc.Horizon, err error) 
 func scan(row pgx.Row) (rec cdc.Record, err error) {
 	var incarnation int64
 	var phase string
-	var safe *int64
-	err = row.Scan(&rec.SystemIdentifier, &rec.Timeline, &incarnation, &phase, &rec.Confirmed, &safe)
+	var safe, publicationXID *int64
+	var publication *string
+	err = row.Scan(&rec.SystemIdentifier, &rec.Timeline, &incarnation, &phase, &rec.Confirmed, &safe, &publication, &publicationXID)
 	rec.Incarnation, rec.Phase = uint32(incarnation), cdc.Phase(phase)
 	if safe != nil {
 		rec.SafeXID = uint64(*safe)
+	}
+	if publication != nil {
+		rec.Publication = *publication
+	}
+	if publicationXID != nil {
+		rec.PublicationXID = uint64(*publicationXID)
 	}
 	return rec, err
 }
@@ -158,4 +184,11 @@ func xidOrNull(x uint64) any {
 		return nil
 	}
 	return fmt.Sprint(x)
+}
+
+func jsonOrNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
 }

@@ -57,14 +57,14 @@ func TestStore_Owner(t *testing.T) {
 	if _, err := s.Acquire(ctx, db, "a", "first", 2); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Confirm(ctx, db, "a", "first", 200, 0); err != nil {
+	if err := s.Confirm(ctx, db, "a", "first", 200, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	rec, err := s.Acquire(ctx, db, "a", "second", 3)
 	if err != nil || rec.Confirmed != 200 || rec.Timeline != 3 {
 		t.Fatalf("acquired %+v, %v", rec, err)
 	}
-	if err := s.Confirm(ctx, db, "a", "first", 300, 0); !errors.Is(err, cdc.ErrNotOwner) {
+	if err := s.Confirm(ctx, db, "a", "first", 300, 0, 0); !errors.Is(err, cdc.ErrNotOwner) {
 		t.Errorf("an owner that was overtaken confirmed: %v", err)
 	}
 	if rec, _, _ := s.Load(ctx, db, "a"); rec.Confirmed != 200 {
@@ -90,7 +90,7 @@ func TestStore_ConfirmNeverFalls(t *testing.T) {
 		wantLSN outbox.LSN
 		want    string
 	}{{200, 50, 200, "50"}, {150, 40, 200, "50"}, {300, 0, 300, "50"}, {300, 60, 300, "60"}} {
-		if err := s.Confirm(ctx, db, "a", "me", step.lsn, step.safe); err != nil {
+		if err := s.Confirm(ctx, db, "a", "me", step.lsn, step.safe, 0); err != nil {
 			t.Fatal(err)
 		}
 		var safe string

@@ -19,7 +19,7 @@ const (
 	Standby   State = "standby"   // another relay holds the slot; this one waits for it
 
 	// Not ready; these heal by themselves.
-	Starting            State = "starting"             // nothing is known yet
+	Starting            State = "starting"             // nothing is known yet, or the broker is being acquired
 	DatabaseUnreachable State = "database_unreachable" // PostgreSQL does not answer, or refuses for now
 	BrokerUnreachable   State = "broker_unreachable"   // no broker answers, or none leads the partition
 	TopicMissing        State = "topic_missing"        // an event's topic does not exist

@@ -14,6 +14,8 @@
 //	RELAY_TEST_KAFKA_BROKERS   use these brokers, comma-separated; nothing is started
 //	RELAY_TEST_REQUIRE=1       what a machine lacks fails tests instead of skipping or weakening them
 //
+// EachMajor runs a test on every supported version of PostgreSQL, for what differs between them.
+//
 // Tests share servers, never names: NewDatabase and NewTopic make fresh ones and remove them. A test that
 // stops, kills or reconfigures its server takes one of its own from Dedicated or DedicatedKafka.
 package testenv

@@ -21,13 +21,14 @@ const startTimeout = 3 * time.Minute
 
 // shared holds what one test process shares. It is the package's one global: go test gives tests no other
 // place to share servers in.
-var shared = process{servers: map[string]*server{}}
+var shared = process{servers: map[string]*server{}, majors: map[string]int{}}
 
 type process struct {
 	// mu guards the fields below; it is not held while a server starts.
 	mu      sync.Mutex
 	running bool // within Main
 	servers map[string]*server
+	majors  map[string]int // by the name of a test, see OnMajor
 }
 
 // server is a shared server, or the reason why it does not run.

@@ -101,6 +101,9 @@ func testSettings(own map[string]string) map[string]string {
 
 func configuredMajor(tb testing.TB) int {
 	tb.Helper()
+	if major := shared.majorOf(tb.Name()); major != 0 {
+		return major
+	}
 	text := os.Getenv(envPostgresMajor)
 	if text == "" {
 		return 0
