@@ -53,6 +53,9 @@ func TestPrune_Withheld(t *testing.T) {
 	b.exec(`update outbox.dead_letters set slot = 'other' where state = 'held'`)
 	b.exec(`insert into outbox.events (event_key, aggregate_type, aggregate_id, event_type, payload) values ('young', 'Order', '1', 'Made', '{}')`)
 	a := b.archive()
+	if n, _ := b.pruned(a, "outbox.events", 100*365*24*time.Hour, 3); n != 0 {
+		t.Errorf("%d rows pruned that are not old enough", n)
+	}
 	p, err := a.Pruner(t.Context(), cdc.Retention{Table: "outbox.events", Age: time.Hour}, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -95,6 +98,7 @@ func TestPrune_Held(t *testing.T) {
 			t.Errorf("got %v, want %s", err, why)
 		}
 	}
+	why := map[string]string{"system_identifier": "another server", "phase": "being made"}
 	for harm, undo := range map[string]string{
 		`update outbox.relay_state set safe_xid = null`:                                                                       `update outbox.relay_state set safe_xid = pg_snapshot_xmax(pg_current_snapshot())`,
 		`update outbox.relay_state set system_identifier = '7'`:                                                               `update outbox.relay_state set system_identifier = (select system_identifier::text from pg_control_system())`,
@@ -103,6 +107,11 @@ func TestPrune_Held(t *testing.T) {
 	} {
 		b.exec(harm)
 		held("slot")
+		for column, text := range why {
+			if strings.Contains(harm, "set "+column) {
+				held(text)
+			}
+		}
 		b.exec(undo)
 	}
 	// The slowest relay decides.

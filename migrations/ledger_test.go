@@ -224,7 +224,7 @@ func TestLedgerRoles_grants(t *testing.T) {
 	conn, worker, operator, reader := ledgerRoles(t)
 	const sql = `SELECT array_agg(p.proname ORDER BY p.proname) FROM pg_proc p, aclexplode(p.proacl) a WHERE p.pronamespace = 'ledger'::regnamespace AND a.grantee = $1::text::regrole`
 	for role, want := range map[string]string{
-		worker:   "begin_effect claim_due claim_uncertain complete complete_batch configure_channel event_key fail generation once once_batch own_tenants park_record payload_hash recipient register_batch release remember remembered_type renew reserve reserve_batch resolve skip wake_followers",
+		worker:   "announce_notification begin_effect claim_due claim_uncertain complete complete_batch configure_channel event_key fail generation list_notifications notifications_settled once once_batch own_tenants park_record payload_hash read_notifications recipient register_batch release remember remembered_type renew reserve reserve_batch resolve skip wake_followers",
 		operator: "purge redrive resolve stats status sweep",
 		reader:   "own_tenants stats status",
 	} {

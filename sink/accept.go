@@ -16,6 +16,7 @@ type topic struct {
 	lanes     []*lane // by partition, as far as Accept has needed them; its length is the partition count in use
 	open      map[int32]*lane
 	checked   time.Time // when the count was last read
+	copies    bool      // of dead letters: no event goes here
 	inFlight  atomic.Int64
 	published atomic.Uint64
 }
@@ -187,6 +188,11 @@ func (s *Sink) reserve(ctx context.Context, n int) error {
 
 // laneOf returns the lane of a partition, and hands a new one to Run. Safe for concurrent use.
 func (s *Sink) laneOf(t *topic, partition int32) (*lane, error) {
+	return s.laneUntil(t, partition, nil)
+}
+
+// laneUntil is laneOf for one whom Run waits for: it gives up when until is closed, which is when Run starts nothing more.
+func (s *Sink) laneUntil(t *topic, partition int32, until <-chan struct{}) (*lane, error) {
 	s.topicsMu.Lock()
 	l := t.open[partition]
 	known := l != nil
@@ -202,6 +208,8 @@ func (s *Sink) laneOf(t *topic, partition int32) (*lane, error) {
 	select {
 	case s.lanes <- l:
 		return l, nil
+	case <-until:
+		return nil, ErrClosed
 	case <-s.ended:
 		return nil, s.endError()
 	}

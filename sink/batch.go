@@ -158,6 +158,9 @@ func (b *Batch) takes(r *record, limit int) bool {
 // special reports whether live events must not be added.
 func (b *Batch) special() bool { return b.job != nil || b.letter != nil || b.task != nil }
 
+// aside reports whether it counts neither in the window nor in what a session brings to its end.
+func (b *Batch) aside() bool { return b.job != nil && b.job.copies }
+
 // copy adds the i-th record of another batch.
 func (b *Batch) copy(p *pool, from *Batch, i int, raw []byte) {
 	b.adopt(from, raw)

@@ -3,6 +3,7 @@ package sink
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -121,6 +122,9 @@ func (c Config) Validate() error {
 	for _, r := range c.Routes {
 		if r.Poison != "" && r.Poison != PolicyHalt && c.DeadLetters == nil {
 			bad("poison policy %q: there is no place for dead letters", r.Poison)
+		}
+		if r.DeadLetterTopic != "" && slices.Contains(c.namedTopics(), r.DeadLetterTopic) {
+			bad("dead-letter topic %q: events go there", r.DeadLetterTopic)
 		}
 	}
 	if c.WindowBytes < 64<<10 {

@@ -29,6 +29,11 @@ func (c Config) TopicOf(e *outbox.Committed) (topic, reason string) {
 	if reason == "" {
 		reason = checkTopic(string(name))
 	}
+	for _, r := range c.Routes {
+		if reason == "" && r.DeadLetterTopic == string(name) {
+			reason = "the topic is for copies of dead letters"
+		}
+	}
 	return string(name), reason
 }
 

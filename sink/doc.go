@@ -141,6 +141,12 @@
 // bring again is read when the session begins, a page at a time beside the stream, for both are in the order of
 // positions. Without any the stream pays nothing.
 //
+// A letter whose row is committed may have a copy in its route's dead-letter topic, beside everything: it counts neither
+// in the window nor in Drain, has bounds of its own, raises no state, and is given up where a lane would wait for ever. Its
+// lanes carry nothing else, for no event may go to such a topic, so nobody waits behind one that hangs, and they have no
+// resume check. Whether it was published is not kept: a column for it would be another write and another recovery for
+// what nobody may rely on.
+//
 // A topic that does not exist stops Accept likewise, until it is there: without its partition count no event of it
 // has a place.
 //

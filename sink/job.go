@@ -10,6 +10,7 @@ import (
 // indexes into the job.
 type job struct {
 	ordered bool // nothing goes out behind one that is refused
+	copies  bool // of dead letters: nobody waits for them
 
 	mu      sync.Mutex // guards the fields below
 	left    int        // records neither acknowledged, refused nor left out

@@ -155,7 +155,7 @@ func judgeTopic(topic string, replicas int, settings map[string]string, most int
 // inspectTopics looks at topics, those whose names are known at once, and tells Config.Notice. It ends with ctx.
 func (s *Sink) inspectTopics(ctx context.Context) error {
 	in, ok := s.pub.(inspector)
-	if !ok || s.cfg.Notice == nil {
+	if s.cfg.Notice == nil {
 		return nil
 	}
 	select {
@@ -164,6 +164,9 @@ func (s *Sink) inspectTopics(ctx context.Context) error {
 		return nil
 	}
 	look := func(topic string) {
+		if !ok {
+			return
+		}
 		notes, err := in.inspect(ctx, topic, s.cfg.largestRecord())
 		if verdictOf(err, false).class == missing {
 			notes = []string{"it does not exist"}
@@ -181,6 +184,8 @@ func (s *Sink) inspectTopics(ctx context.Context) error {
 			look(topic)
 		case g := <-s.grew:
 			s.cfg.Notice(g.topic, g.String())
+		case n := <-s.uncopied:
+			s.cfg.Notice(n.topic, n.finding)
 		case <-ctx.Done():
 			return nil
 		}

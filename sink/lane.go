@@ -37,7 +37,9 @@ func newLane(s *Sink, t *topic, partition int32) *lane {
 		wake:  make(chan struct{}, 1),
 		limit: s.cfg.BatchBytes - batchHeader,
 	}
-	l.check = newResumption(l)
+	if l.retry.quiet = t.copies; !t.copies {
+		l.check = newResumption(l)
+	}
 	return l
 }
 
@@ -133,6 +135,9 @@ func (l *lane) publish(ctx context.Context, b *Batch) error {
 		case v.class == fatal:
 			s.retries[v.reason].Add(1)
 			return fmt.Errorf("%s: %w: %w", l.retry.subject, v.ends, err)
+		case b.aside() && !b.open && v.class != poison && l.retry.vain(v):
+			l.giveUp(b, err)
+			return nil
 		case v.class == poison && b.Len() > 1:
 			s.retries[v.reason].Add(1)
 			return l.publishHalves(ctx, b)
@@ -166,7 +171,9 @@ func (l *lane) publishHalves(ctx context.Context, b *Batch) error {
 // split cuts a batch in two before its n-th record.
 func (l *lane) split(b *Batch, n int) (first, second *Batch) {
 	first, second = b.split(&l.sink.pool, n)
-	l.sink.backlogBytes.Add(int64(first.size + second.size - b.size))
+	if !b.aside() {
+		l.sink.backlogBytes.Add(int64(first.size + second.size - b.size))
+	}
 	l.sink.pool.put(b)
 	return first, second
 }

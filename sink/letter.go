@@ -86,6 +86,8 @@ type Letter struct {
 	size      int
 	topicOf   *topic        // nil: it has no lane
 	policy    Policy        // for counting
+	copyTo    string        // dead-letter topic; empty: none
+	replay    string        // relay_replay of a record that is made of it; empty: requeue
 	committed chan struct{} // closed when its row is; nil: nobody asks
 }
 

@@ -36,6 +36,9 @@ func (s *Sink) letter(seq uint64, e *outbox.Committed, p *poisonError) *Letter {
 		Class: p.class, Reason: p.reason, Attempts: 1, State: Parked,
 		seq: seq,
 	}
+	if e.Route >= 0 && e.Route < len(s.routes) {
+		l.copyTo = s.routes[e.Route].copyTo
+	}
 	l.keep(s.rec.value)
 	if e.Unreadable != "" {
 		l.Null = false
@@ -90,7 +93,7 @@ func (l *lane) letterOf(b *Batch, i int, raw []byte) *Letter {
 	d.varint() // offset delta
 	out := &Letter{
 		Source: rt.source, Topic: b.Topic, Partition: -1, Key: bytes.Clone(d.bytes()), State: Parked,
-		seq: b.seqs[i], size: len(raw), topicOf: l.topic, policy: rt.poison,
+		seq: b.seqs[i], size: len(raw), topicOf: l.topic, policy: rt.poison, copyTo: rt.copyTo,
 	}
 	if rt.partition != nil {
 		out.Partition = l.partition

@@ -116,6 +116,7 @@ func (p *parker) commit(lot []*Letter) {
 	close(p.turn)
 	p.turn = make(chan struct{})
 	p.mu.Unlock()
+	s.copier.put(lot)
 	seqs, bytes := make([]uint64, len(lot)), 0
 	for i, l := range lot {
 		seqs[i] = l.seq

@@ -58,7 +58,7 @@ func (s *Sink) replayOne(ctx context.Context, enc *encoder, load *load, i int, e
 	rt := enc.routes[e.Route]
 	name, reason, hint := rt.topic(nil, e)
 	if reason == "" {
-		reason = checkTopic(string(name))
+		reason = s.checkTopic(string(name))
 	}
 	if reason != "" {
 		return &poisonError{eventID: string(e.ID), topic: string(name), class: classBadTopic, reason: reason, hint: hint}, nil
@@ -140,6 +140,7 @@ type load struct {
 	job   *job
 	open  map[*lane]*Batch // not given to its lane yet
 	lanes []*lane          // those of open, in the order in which they were first needed
+	until <-chan struct{}  // closed when Run starts no more lanes, for one whom Run waits for; else nil
 }
 
 func newLoad(s *Sink, n int, ordered bool) *load {
@@ -159,7 +160,7 @@ func (w *load) place(t *topic, choose func(n int) (int32, *poisonError), add fun
 	if why != nil {
 		return why, nil
 	}
-	l, err := s.laneOf(t, p)
+	l, err := s.laneUntil(t, p, w.until)
 	if err != nil {
 		return nil, err
 	}
@@ -177,6 +178,9 @@ func (w *load) place(t *topic, choose func(n int) (int32, *poisonError), add fun
 		w.open[l] = b
 	}
 	n := add(b)
+	if b.aside() {
+		return nil, nil
+	}
 	s.backlogEvents.Add(1)
 	s.backlogBytes.Add(int64(n))
 	l.pending.Add(1)

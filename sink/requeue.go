@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -87,7 +88,7 @@ func (s *Sink) fit(l *Letter, topic string) *poisonError {
 	case l.Value == nil && !l.Null:
 		return bad(classTooLarge, "its value was too large to be kept with the letter; it stands in %s", l.Source)
 	}
-	if reason := checkTopic(topic); reason != "" {
+	if reason := s.checkTopic(topic); reason != "" {
 		return bad(classBadTopic, "%s", reason)
 	}
 	most := s.cfg.MaxRecordBytes
@@ -151,7 +152,7 @@ func (s *Sink) Release(ctx context.Context, h Hold, topic string, parked bool, a
 	}
 	rel := &releasing{sink: s, hold: h, parked: parked, actor: actor, note: note}
 	if topic == "" || topic == h.Topic {
-		if reason := checkTopic(h.Topic); reason == "" {
+		if reason := s.checkTopic(h.Topic); reason == "" {
 			if t, why, err := s.lookUp(ctx, "", h.Topic); err != nil {
 				return Outcome{}, err
 			} else if why == nil {
@@ -340,11 +341,11 @@ func (l *Letter) bodySize(delta int32) int {
 	} else if value == nil {
 		value = []byte{}
 	}
-	n := 1 + 1 + sizeVarint(int64(delta)) + sizeBytes(l.Key) + sizeNullable(value) + sizeVarint(int64(len(l.Headers)+1))
+	n := 1 + 1 + sizeVarint(int64(delta)) + sizeNullable(l.Key) + sizeNullable(value) + sizeVarint(int64(len(l.Headers)+1))
 	for _, h := range l.Headers {
 		n += sizeBytes([]byte(h.Name)) + sizeBytes(h.Value)
 	}
-	return n + sizeBytes([]byte(headerReplay)) + sizeBytes([]byte(replayRequeue))
+	return n + sizeBytes([]byte(headerReplay)) + sizeBytes([]byte(cmp.Or(l.replay, replayRequeue)))
 }
 
 const replayRequeue = "requeue"
@@ -353,7 +354,11 @@ func (l *Letter) appendRecord(dst []byte, delta int32) []byte {
 	dst = binary.AppendVarint(dst, int64(l.bodySize(delta)))
 	dst = append(dst, 0, 0)
 	dst = binary.AppendVarint(dst, int64(delta))
-	dst = appendBytes(dst, l.Key)
+	if l.Key == nil {
+		dst = append(dst, 1) // length -1
+	} else {
+		dst = appendBytes(dst, l.Key)
+	}
 	if l.Null {
 		dst = append(dst, 1) // length -1
 	} else {
@@ -365,5 +370,5 @@ func (l *Letter) appendRecord(dst []byte, delta int32) []byte {
 		dst = appendBytes(dst, h.Value)
 	}
 	dst = appendBytes(dst, []byte(headerReplay))
-	return appendBytes(dst, []byte(replayRequeue))
+	return appendBytes(dst, []byte(cmp.Or(l.replay, replayRequeue)))
 }

@@ -17,6 +17,7 @@ type retrier struct {
 	sink    *Sink
 	name    string // of the problem on the board
 	subject string // what is being tried, for people
+	quiet   bool   // nobody waits for it, so nothing is wrong with the relay when it fails
 
 	fast, slow *backoff.ExponentialBackOff
 	timer      *time.Timer
@@ -98,7 +99,7 @@ func (r *retrier) wait(ctx context.Context, v verdict, err error) error {
 }
 
 func (r *retrier) raise(as state.State, err error, hint string) {
-	if r.raised == as {
+	if r.raised == as || r.quiet {
 		return
 	}
 	r.raised = as

@@ -38,7 +38,7 @@ func (s *Sink) find(ctx context.Context, rt *routing, e *outbox.Committed, now t
 	s.topicsMu.Lock()
 	t := s.topics[string(name)]
 	s.topicsMu.Unlock()
-	if t != nil {
+	if t != nil && !t.copies {
 		return t, nil
 	}
 	return s.newTopic(ctx, e, string(name), now)
@@ -46,7 +46,7 @@ func (s *Sink) find(ctx context.Context, rt *routing, e *outbox.Committed, now t
 
 // newTopic checks a name that has not come before and finds out about the topic.
 func (s *Sink) newTopic(ctx context.Context, e *outbox.Committed, name string, now time.Time) (*topic, error) {
-	if reason := checkTopic(name); reason != "" {
+	if reason := s.checkTopic(name); reason != "" {
 		return nil, &poisonError{eventID: string(e.ID), topic: name, class: classBadTopic, reason: reason,
 			hint: "what makes a name like this must be refused where the event is written"}
 	}
@@ -66,7 +66,7 @@ func (s *Sink) addTopic(name string, n int) *topic {
 	if t := s.topics[name]; t != nil {
 		return t
 	}
-	t := &topic{name: name, lanes: make([]*lane, n), open: map[int32]*lane{}}
+	t := &topic{name: name, lanes: make([]*lane, n), open: map[int32]*lane{}, copies: s.copier.topics[name]}
 	s.topics[name] = t
 	select {
 	case s.found <- name:
@@ -149,3 +149,6 @@ type growth struct {
 func (g growth) String() string {
 	return fmt.Sprintf("it has %d partitions, and had %d: keys may have moved, each with its older records left where they were", g.is, g.was)
 }
+
+// note is something to tell of a topic.
+type note struct{ topic, finding string }

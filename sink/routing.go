@@ -51,6 +51,9 @@ type Route struct {
 
 	// Poison says what becomes of an event that cannot be published. Default PolicyHalt.
 	Poison Policy
+	// DeadLetterTopic is where a copy of each dead letter goes once its row is committed; no event may go there. A copy
+	// may be lost, or come twice, where the session ends; the row is there. Default none.
+	DeadLetterTopic string
 	// Source names where the events are from, in dead letters: their table.
 	Source string
 }
@@ -85,6 +88,7 @@ type routing struct {
 	most        int // bytes of a record; 0: Config.MaxRecordBytes
 
 	poison Policy
+	copyTo string // dead-letter topic
 	source string
 }
 
@@ -95,7 +99,7 @@ type placedHeader struct {
 
 // newRouting checks a route and makes it ready. All problems are returned at once.
 func newRouting(r Route) (*routing, error) {
-	rt := &routing{allowed: make(map[string]struct{}, len(r.Topics)), tombstone: r.TombstoneOnEmpty, poison: cmp.Or(r.Poison, PolicyHalt), source: r.Source}
+	rt := &routing{allowed: make(map[string]struct{}, len(r.Topics)), tombstone: r.TombstoneOnEmpty, poison: cmp.Or(r.Poison, PolicyHalt), copyTo: r.DeadLetterTopic, source: r.Source}
 	var errs []error
 	bad := func(err error) {
 		if err != nil {
@@ -110,6 +114,9 @@ func newRouting(r Route) (*routing, error) {
 	}
 	if !slices.Contains(Policies(), rt.poison) {
 		bad(fmt.Errorf("poison policy %q: want halt, park or hold-key", r.Poison))
+	}
+	if reason := checkTopic(r.DeadLetterTopic); r.DeadLetterTopic != "" && reason != "" {
+		bad(fmt.Errorf("dead-letter topic %q: %s", r.DeadLetterTopic, reason))
 	}
 	bad(rt.setTopic(r))
 	rt.compression, rt.most = r.Compression, r.MaxRecordBytes

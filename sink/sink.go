@@ -28,6 +28,7 @@ type Sink struct {
 	settled *settled // nil: nothing that has a letter can come
 
 	parker   *parker
+	copier   *copier
 	holds    holds
 	halts    halts
 	poisoned poisoned
@@ -35,14 +36,16 @@ type Sink struct {
 	topicsMu sync.Mutex // guards topics, and their lanes and open where not Accept reads what it wrote itself
 	topics   map[string]*topic
 
-	found  chan string   // topics to inspect; full: they are not
-	grew   chan growth   // to be told of; full: they are not
-	opened chan struct{} // closed when the publisher is open
-	lanes  chan *lane    // new ones, for Run to start
-	nudge  chan struct{} // holds one token: look whether everything is acknowledged
-	room   chan struct{} // holds one token: bytes have been acknowledged
-	ended  chan struct{} // closed when Run returns, after err is set
-	err    error
+	found chan string // topics to inspect; full: they are not
+	grew  chan growth // to be told of; full: they are not
+	// uncopied are dead-letter topics without copies, to be told of; full: they are not.
+	uncopied chan note
+	opened   chan struct{} // closed when the publisher is open
+	lanes    chan *lane    // new ones, for Run to start
+	nudge    chan struct{} // holds one token: look whether everything is acknowledged
+	room     chan struct{} // holds one token: bytes have been acknowledged
+	ended    chan struct{} // closed when Run returns, after err is set
+	err      error
 
 	draining       atomic.Bool
 	abandoned      atomic.Bool // told to stop while halted: Accept takes nothing in any more
@@ -77,6 +80,7 @@ func New(cfg Config, pub Publisher, source string, done func(seqs []uint64), boa
 		topics:   map[string]*topic{},
 		found:    make(chan string, 64),
 		grew:     make(chan growth, 64),
+		uncopied: make(chan note, 64),
 		opened:   make(chan struct{}),
 		lanes:    make(chan *lane),
 		nudge:    make(chan struct{}, 1),
@@ -87,7 +91,7 @@ func New(cfg Config, pub Publisher, source string, done func(seqs []uint64), boa
 	s.accept = newRetrier(s, "sink/accept", "") // its subject is the topic in question
 	// A session streams as soon as it has the slot. Nothing is published before the broker is acquired.
 	s.problems.raise(problemOpen, state.Status{State: state.Starting, Reason: "acquiring the broker"})
-	s.parker = newParker(s)
+	s.parker, s.copier = newParker(s), newCopier(s)
 	return s
 }
 
@@ -129,14 +133,31 @@ func (s *Sink) Run(ctx context.Context) (err error) {
 	if s.cfg.DeadLetters != nil {
 		start(s.parker.run)
 	}
+	if len(s.copier.topics) > 0 {
+		start(s.copier.run)
+	}
+	var grace <-chan time.Time
 	for {
 		select {
 		case l := <-s.lanes:
 			start(l.run)
 		case <-s.nudge:
-			if s.draining.Load() && (s.backlogEvents.Load() == 0 || s.stuck()) {
+			if !s.drained() {
+				continue
+			}
+			if s.copier.idle() {
 				return nil
 			}
+			if grace == nil {
+				timer := time.NewTimer(copyGrace)
+				defer timer.Stop()
+				grace = timer.C
+			}
+		case <-grace:
+			if s.drained() {
+				return nil
+			}
+			grace = nil
 		case err := <-failed:
 			return err
 		case <-ctx.Done():
@@ -171,6 +192,11 @@ func (s *Sink) open(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// drained reports whether Drain was called and all is done that can be, copies aside.
+func (s *Sink) drained() bool {
+	return s.draining.Load() && (s.backlogEvents.Load() == 0 || s.stuck())
 }
 
 // Drain says that no Accept will follow: Run returns as soon as everything accepted is acknowledged.
@@ -208,6 +234,9 @@ func (s *Sink) settle(l *lane, b *Batch) {
 // release makes the room that the batch took.
 func (s *Sink) release(l *lane, b *Batch) {
 	l.topic.inFlight.Add(int64(-b.Len()))
+	if b.aside() {
+		return
+	}
 	l.pending.Add(int64(-b.Len()))
 	s.backlogBytes.Add(int64(-b.size))
 	s.freed(s.backlogEvents.Add(int64(-b.Len())))

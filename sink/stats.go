@@ -22,6 +22,7 @@ type Stats struct {
 	Halted         bool              // the stream itself is stopped at such an event
 	Poison         map[Poison]uint64 // events that could not be published; every combination is there
 	Parked         uint64            // dead letters written, held events included
+	Copies         map[string]uint64 // copies of dead letters, by what became of them; every one of CopyResults is there
 }
 
 // Reasons lists every value that the keys of Stats.Retries can have.
@@ -43,6 +44,10 @@ func (s *Sink) Stats() Stats {
 		Halted:         s.halted.Load(),
 		Parked:         s.parked.Load(),
 		Poison:         s.poisoned.counts(),
+		Copies:         make(map[string]uint64, copyResults),
+	}
+	for i, name := range copyResultNames {
+		st.Copies[name] = s.copier.counts[i].Load()
 	}
 	for r, name := range reasonNames {
 		st.Retries[name] = s.retries[r].Load()
@@ -72,6 +77,7 @@ func (s Stats) Add(ended Stats) Stats {
 		s.Poison = sum(s.Poison, ended.Poison)
 	}
 	s.Parked += ended.Parked
+	s.Copies = sum(s.Copies, ended.Copies)
 	return s
 }
 

@@ -1,15 +1,13 @@
 package sink
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outboxrelay/relay/internal/standardwebhook"
 )
 
 // sign adds the headers of Standard Webhooks: webhook-id, webhook-timestamp and webhook-signature, one signature for
@@ -20,35 +18,15 @@ func sign(h http.Header, id, body []byte, keys [][]byte, now time.Time) {
 	}
 	// A full stop separates what is signed, so none may stand in the ID.
 	name := strings.ReplaceAll(encodeHeader(id), ".", "%2E")
-	at := strconv.FormatInt(now.Unix(), 10)
-	signatures := make([]string, len(keys))
-	for i, key := range keys {
-		mac := hmac.New(sha256.New, key)
-		mac.Write([]byte(name + "." + at + "."))
-		mac.Write(body)
-		signatures[i] = "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
-	}
+	at, signature := standardwebhook.Sign(name, body, keys, now)
 	h["Webhook-Id"] = []string{name}
 	h["Webhook-Timestamp"] = []string{at}
-	h["Webhook-Signature"] = []string{strings.Join(signatures, " ")}
+	h["Webhook-Signature"] = []string{signature}
 }
 
 // ParseWebhookKey reads a signing secret as Standard Webhooks writes it: whsec_ and 24 to 64 bytes in base64. Its errors
 // do not show it.
-func ParseWebhookKey(text string) ([]byte, error) {
-	encoded, ok := strings.CutPrefix(text, "whsec_")
-	if !ok {
-		return nil, errors.New("a signing secret begins with whsec_")
-	}
-	key, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil {
-		return nil, errors.New("a signing secret is in base64 behind whsec_")
-	}
-	if len(key) < 24 || len(key) > 64 {
-		return nil, fmt.Errorf("a signing secret has 24 to 64 bytes, not %d", len(key))
-	}
-	return key, nil
-}
+func ParseWebhookKey(text string) ([]byte, error) { return standardwebhook.ParseKey(text) }
 
 // ParseWebhookHeader reads a header of one's own, Name: value. Its errors do not show the value.
 func ParseWebhookHeader(line string) (name, value string, err error) {

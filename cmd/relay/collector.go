@@ -32,7 +32,7 @@ type collector struct {
 	backlogEvents, backlogBytes, backlogLeft              *prometheus.Desc
 	publishLag, lastConfirm                               *prometheus.Desc
 	published, retries, resumed, undecided, grown, poison *prometheus.Desc
-	pruned                                                *prometheus.Desc
+	pruned, copies                                        *prometheus.Desc
 
 	// mu guards the field below.
 	mu     sync.Mutex
@@ -66,6 +66,7 @@ func newCollector(src *sources, now func() time.Time) *collector {
 		published:     desc("relay_publish_events_total", "Events that reached an end.", "topic", "outcome"),
 		retries:       desc("relay_publish_retries_total", "Tries to send a batch that did not succeed.", "reason"),
 		poison:        desc("relay_sink_poison_total", "Events that could not be published, by what is wrong with them and what was done.", "class", "policy"),
+		copies:        desc("relay_sink_dead_letter_copies_total", "Copies of dead letters for their dead-letter topics, by what became of them.", "result"),
 		resumed:       desc("relay_sink_resumed_events_total", "Events found in Kafka from before a restart, and not published again."),
 		undecided:     desc("relay_sink_resume_undecided_total", "Partitions whose end did not tell where to go on after a restart, so that events may be there twice."),
 		pruned:        desc("relay_pruned_rows_total", "Rows deleted by retention.", "table"),
@@ -78,7 +79,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.state, c.connected, c.transactions, c.events, c.walBytes, c.reconnects, c.slotLag, c.slotRetained, c.slotActive,
 		c.slotSafe, c.slotStatus, c.slotLimit, c.backlogLeft, c.deadLetters,
-		c.backlogEvents, c.backlogBytes, c.publishLag, c.lastConfirm, c.pruned, c.published, c.retries, c.resumed, c.undecided, c.poison, c.grown,
+		c.backlogEvents, c.backlogBytes, c.publishLag, c.lastConfirm, c.pruned, c.published, c.retries, c.resumed, c.undecided, c.poison, c.copies, c.grown,
 	} {
 		ch <- d
 	}
@@ -123,6 +124,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.resumed, out.Resumed)
 	for p, n := range out.Poison { // the sink's own closed set
 		counter(c.poison, n, p.Class, string(p.Policy))
+	}
+	for result, n := range out.Copies { // the sink's own closed set
+		counter(c.copies, n, result)
 	}
 	counter(c.undecided, out.Undecided)
 	counter(c.grown, out.Grown)

@@ -161,6 +161,8 @@ type RouteConfig struct {
 	// Poison says what becomes of an event that cannot be published: "halt" (default) stops at it, "park" makes it a dead
 	// letter and goes on, "hold-key" does that and keeps later events of its key back until somebody decides.
 	Poison string
+	// DeadLetterTopic gets a copy of each dead letter. Default "": none.
+	DeadLetterTopic string
 	// Compression is that of batches of these events. Default "": kafka.compression.
 	Compression string
 }
@@ -201,7 +203,7 @@ func defaultConfig() *Config {
 		DrainTimeout: 20 * time.Second,
 		Retention:    RetentionConfig{Interval: 10 * time.Minute, Batch: 1000},
 		Admin:        AdminConfig{Listen: "127.0.0.1:7070"},
-		Deliver:      DeliverConfig{Group: "relay-deliver", Listen: "127.0.0.1:7071"},
+		Deliver:      DeliverConfig{Group: "relay-deliver", Listen: "127.0.0.1:7071", HTTP: DeliverHTTPConfig{Listen: "127.0.0.1:7072"}},
 		Log:          LogConfig{Level: slog.LevelInfo, Format: "auto"},
 	}
 }

@@ -12,9 +12,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxrelay/relay/ledger"
 	"github.com/outboxrelay/relay/ledger/deliver"
+	"github.com/outboxrelay/relay/ledger/inbox"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -40,6 +42,9 @@ func openDatabases(ctx context.Context, c *Config, rules *deliver.Rules) (*datab
 	app, appConf, err := openPool(ctx, c.appConn, most)
 	if err != nil {
 		return nil, err
+	}
+	if c.Deliver.HTTP.SecretFile != "" {
+		most += inbox.Connections
 	}
 	pool, ledgerConf, err := openPool(ctx, c.deliverLedgerConn, most)
 	if err != nil {
@@ -120,12 +125,27 @@ func (p *process) deliverUntil(soft, hard context.Context, c *Config, rules *del
 		return err
 	}
 
+	browsers, err := c.listenBrowsers(hard, d.ledger, log, t)
+	if err != nil {
+		return err
+	}
 	serving, endServing := context.WithCancel(context.WithoutCancel(hard))
+	inviting, endInviting := context.WithCancel(soft) // told to stop, browsers are sent elsewhere at once
 	var serve sync.WaitGroup
 	defer serve.Wait()
 	defer endServing()
+	defer endInviting()
+	var more []prometheus.Collector
+	if browsers != nil {
+		more = append(more, newInboxCollector(browsers.Stats))
+		serve.Go(func() {
+			if err := browsers.Run(inviting, browsers.ln); err != nil {
+				log.Error("listener for browsers ended", logErr, err)
+			}
+		})
+	}
 	if ln != nil {
-		handler := deliverHandler(w.Stats, newDeliverRegistry(w.Stats, rules, version), c.Admin.Hosts)
+		handler := deliverHandler(w.Stats, newDeliverRegistry(w.Stats, rules, version, more...), c.Admin.Hosts)
 		serve.Go(func() {
 			if err := serveAdmin(serving, ln, handler); err != nil {
 				log.Error("admin listener ended", logErr, err)

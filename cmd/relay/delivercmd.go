@@ -38,7 +38,7 @@ SIGTERM or SIGINT lets deliveries that have begun finish within drain_timeout.`,
 		}
 		return p.deliver(cmd.Context(), l.config, rules)
 	}
-	cmd.AddCommand(p.deliverCheckCommand(), p.deliverReconcileCommand())
+	cmd.AddCommand(p.deliverCheckCommand(), p.deliverReconcileCommand(), p.deliverTokenCommand())
 	return cmd
 }
 

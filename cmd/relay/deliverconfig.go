@@ -32,6 +32,8 @@ type DeliverConfig struct {
 	// Listen is the address for health and metrics, host:port. Default "127.0.0.1:7071"; empty switches it off.
 	// admin.allow_remote and admin.hosts hold for it too.
 	Listen string
+	// HTTP is about the listener from which browsers get notifications.
+	HTTP DeliverHTTPConfig
 }
 
 func (c *DeliverConfig) set() bool { return !c.URL.Empty() || c.URLFile != "" }
@@ -57,6 +59,7 @@ func (c *Config) validateDeliver(add addMistake) {
 	if len(d.Group) > 255 {
 		add("deliver.group", "is longer than 255 bytes", "use a shorter name")
 	}
+	d.HTTP.validate(add)
 	listen := AdminConfig{Listen: d.Listen, AllowRemote: c.Admin.AllowRemote}
 	listen.validate(func(key, problem, hint string) {
 		if key == "admin.listen" {

@@ -46,7 +46,7 @@ func newDeliverCollector(stats func() deliver.Stats, rules *deliver.Rules) *deli
 }
 
 // newDeliverRegistry returns the page with everything in it.
-func newDeliverRegistry(stats func() deliver.Stats, rules *deliver.Rules, version string) http.Handler {
+func newDeliverRegistry(stats func() deliver.Stats, rules *deliver.Rules, version string, more ...prometheus.Collector) http.Handler {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "relay_build_info", Help: "Always 1; the labels say what runs.",
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
@@ -55,6 +55,7 @@ func newDeliverRegistry(stats func() deliver.Stats, rules *deliver.Rules, versio
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(info, newDeliverCollector(stats, rules), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(more...)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 

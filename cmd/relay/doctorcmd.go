@@ -16,8 +16,9 @@ import (
 	"github.com/outboxrelay/relay/internal/state"
 )
 
-// doctorKafkaTimeout bounds each request that doctor makes to a broker, unless less is configured.
-const doctorKafkaTimeout = 5 * time.Second
+// doctorTimeout bounds each request that doctor makes to a broker, and its visit to a webhook's receiver, unless less is
+// configured.
+const doctorTimeout = 5 * time.Second
 
 func (p *process) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -106,12 +107,20 @@ func (p *process) doctorConfig(c *Config) (doctor.Config, error) {
 			},
 		},
 	}
+	if c.Sink.Type == "webhook" {
+		w, err := c.Webhook.client()
+		if err != nil {
+			return cfg, &hintError{err: err, hint: "the files that webhook.tls names must be there"}
+		}
+		w.RequestTimeout = min(w.RequestTimeout, doctorTimeout)
+		cfg.Webhook = &w
+	}
 	if c.Sink.Type == "kafka" {
 		k, err := c.Kafka.client()
 		if err != nil {
 			return cfg, &hintError{err: err, hint: "the files that kafka.tls names must be there"}
 		}
-		k.RequestTimeout = min(k.RequestTimeout, doctorKafkaTimeout)
+		k.RequestTimeout = min(k.RequestTimeout, doctorTimeout)
 		cfg.Kafka = &k
 	}
 	return cfg, nil

@@ -1,14 +1,20 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/cdc"
+	"github.com/outboxrelay/relay/internal/requests"
 	"github.com/outboxrelay/relay/internal/state"
 	"github.com/outboxrelay/relay/internal/testenv"
+	"github.com/outboxrelay/relay/sink"
 )
 
 // vouched lets safe_xid pass every row that is there now.
@@ -185,5 +191,37 @@ func (r *rig) mustBeInOrder(aggregate string) {
 			r.t.Fatalf("event %s stands where %s should", key, want)
 		}
 		next++
+	}
+}
+
+// TestE2E_Replay_ReportsAfter reports nothing as done while the broker has not taken it.
+func TestE2E_Replay_ReportsAfter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, sharedPostgres(t), testenv.Kafka(t), 1)
+	r.startStreaming()
+	r.publish("order-1", 3)
+	r.vouched(30 * time.Second)
+	l := loadConfig(configFlags(), r.environ())
+	if err := l.check(); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := newStream(l.config, nil, cdc.Listener{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A sink that never gets its broker.
+	desk := &replayDesk{stream: stream, sink: sink.New(sinkConfig(l.config), sink.NewStdout(io.Discard), "0123456789abcdef", nil, state.NewBoard(nil))}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	reports := 0
+	report := func(_ context.Context, progress any) error {
+		if reports++; progress.(replayProgress).Mark != nil {
+			t.Error("something is reported as done")
+		}
+		return nil
+	}
+	_, err = desk.replay(ctx, requests.Request{Args: []byte(`{"all": true}`), Progress: []byte(`{}`)}, report)
+	if !errors.Is(err, context.DeadlineExceeded) || reports != 1 {
+		t.Errorf("%v after %d reports", err, reports)
 	}
 }

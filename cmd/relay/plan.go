@@ -45,6 +45,7 @@ func (c *Config) plan(add addMistake) plan {
 	}
 	c.planMessages(&p, add)
 	c.planPoison(&p, add)
+	c.planCopies(&p, add)
 	return p
 }
 

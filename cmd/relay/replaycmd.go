@@ -301,7 +301,7 @@ func printSelection(w io.Writer, c *Config, o *replayOptions, below uint64, sel 
 		row("newest", "%s, %s ago", sel.Newest.UTC().Format(time.RFC3339), now.Sub(sel.Newest).Round(time.Second))
 	}
 	for _, k := range sel.Kinds {
-		row("  "+printable(strings.Join(strings.Fields(k.Table+" "+k.AggregateType+" "+k.EventType), " ")), "%d", k.Events)
+		row("  "+printable(strings.Join(strings.Fields(strings.ReplaceAll(k.Table, `"`, "")+" "+k.AggregateType+" "+k.EventType), " ")), "%d", k.Events)
 	}
 	routes := sinkConfig(c)
 	event := func(label string, e *outbox.Committed) {

@@ -52,6 +52,8 @@ type TableConfig struct {
 	MaxRecordBytes ByteSize
 	// Poison is halt, park or hold-key. Default route.poison.
 	Poison string
+	// DeadLetterTopic gets a copy of each dead letter. Default route.dead_letter_topic.
+	DeadLetterTopic string
 	// Retention is how old rows become, a duration, or off. Default retention.age.
 	Retention string
 }
@@ -68,6 +70,8 @@ type MessageConfig struct {
 	CloudEvents, CloudEventsSource, ContentType string
 	// Poison is halt, park or hold-key. Default route.poison.
 	Poison string
+	// DeadLetterTopic gets a copy of each dead letter. Default route.dead_letter_topic.
+	DeadLetterTopic string
 	// Compression and MaxRecordBytes are those of a table.
 	Compression    string
 	MaxRecordBytes ByteSize
@@ -86,7 +90,7 @@ func (t *TableConfig) fields() []entryField {
 		{"topic_replacement", &t.TopicReplacement}, {"key", &t.Key}, {"partition", &t.Partition}, {"event_time", &t.EventTime},
 		{"additional", &t.Additional}, {"additional_missing", &t.AdditionalMissing}, {"tombstone_on_empty", &t.TombstoneOnEmpty},
 		{"cloudevents", &t.CloudEvents}, {"cloudevents_source", &t.CloudEventsSource}, {"cloudevents_type", &t.CloudEventsType},
-		{"content_type", &t.ContentType}, {"poison", &t.Poison}, {"retention", &t.Retention},
+		{"content_type", &t.ContentType}, {"poison", &t.Poison}, {"dead_letter_topic", &t.DeadLetterTopic}, {"retention", &t.Retention},
 		{"compression", &t.Compression}, {"max_record_bytes", &t.MaxRecordBytes},
 	}
 }
@@ -95,7 +99,7 @@ func (m *MessageConfig) fields() []entryField {
 	return []entryField{
 		{"prefix", &m.Prefix}, {"topic", &m.Topic}, {"topics", &m.Topics},
 		{"cloudevents", &m.CloudEvents}, {"cloudevents_source", &m.CloudEventsSource}, {"content_type", &m.ContentType},
-		{"poison", &m.Poison}, {"compression", &m.Compression}, {"max_record_bytes", &m.MaxRecordBytes},
+		{"poison", &m.Poison}, {"dead_letter_topic", &m.DeadLetterTopic}, {"compression", &m.Compression}, {"max_record_bytes", &m.MaxRecordBytes},
 	}
 }
 

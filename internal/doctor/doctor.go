@@ -24,6 +24,8 @@ type Config struct {
 	Sink sink.Config
 	// Kafka is how to reach it; nil: the sink is another one, and Kafka is not looked at.
 	Kafka *sink.KafkaConfig
+	// Webhook is where events are posted to; nil: the sink is another one.
+	Webhook *sink.WebhookConfig
 	// Process is where doctor runs.
 	Process Process
 }
@@ -70,6 +72,9 @@ func Examine(ctx context.Context, cfg Config) Report {
 	steps = append(steps, p.outbox()...)
 	if cfg.Kafka != nil {
 		steps = append(steps, p.kafka()...)
+	}
+	if cfg.Webhook != nil {
+		steps = append(steps, p.webhook()...)
 	}
 	steps = append(steps, p.process()...)
 	return run(ctx, steps)

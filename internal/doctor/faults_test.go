@@ -69,6 +69,8 @@ func databaseFaults() []fault {
 			section: "Slot", check: "slot's age", want: doctor.Warn, says: "after the oldest", mend: []string{slotGone, `SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')`}},
 		{name: "half a recovery", harm: []string{`UPDATE outbox.relay_state SET phase = 'creating'`}, section: "Slot", check: "slot", want: doctor.Fail, says: "begun and not finished", mend: []string{"relay recover"}},
 		{name: "restored", harm: []string{`UPDATE outbox.relay_state SET system_identifier = '1'`}, section: "Slot", check: "slot", want: doctor.Fail, says: "is of server 1", mend: []string{"relay recover"}},
+		{name: "publication changed", harm: []string{`ALTER PUBLICATION relay DROP TABLE outbox.events`, `SELECT outbox.publish('key', 'Order', '42', 'Placed', '{}')`, `ALTER PUBLICATION relay ADD TABLE outbox.events`},
+			section: "Slot", check: "publication's past", want: doctor.Fail, says: `changed since the relay last looked ("outbox"."events")`, mend: []string{"relay recover"}},
 		{name: "failover asked for", from: 17, more: func(r *rig) { r.doc.Failover = true }, section: "Slot", check: "failover", want: doctor.Warn, says: "without", stays: true},
 
 		{name: "large row", harm: []string{`SELECT outbox.publish('key', 'Order', '42', 'Placed', payload_bytes => decode(repeat('ab', 1100000), 'hex'))`}, section: "Outbox", check: "record size of outbox.events", want: doctor.Warn, says: "1.0 MiB",
@@ -134,6 +136,10 @@ func (f fault) run(t *testing.T, r *rig) {
 		}
 	}
 	rep = r.examine()
+	if c := worst(rep, "Slot", "publication's past"); c.Status == doctor.Fail && f.check != c.Name {
+		r.vouch() // it was the publication that was mended
+		rep = r.examine()
+	}
 	if c := worst(rep, f.section, f.check); c.Status == doctor.Warn || c.Status == doctor.Fail {
 		t.Errorf("mended, and still: %s %s", c.Status, c.Seen)
 	}

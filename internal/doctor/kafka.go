@@ -20,6 +20,7 @@ func (p *patient) kafka() []step {
 		{sectionKafka, "producer", []string{"brokers"}, p.producer},
 		{sectionKafka, "routes", []string{"tables", "grants"}, p.withDB(p.routes, "routes")},
 		{sectionKafka, "topics", []string{"brokers"}, p.look},
+		{sectionKafka, "dead-letter topics", []string{"brokers"}, p.copies},
 	}
 }
 

@@ -216,6 +216,18 @@ func (r *rig) recover() {
 	}
 }
 
+// vouch says that a change of the publication left out no row.
+func (r *rig) vouch() {
+	r.t.Helper()
+	plan, err := r.ensur.PlanRecovery(r.t.Context(), cdc.Scope{All: true})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.ensur.NothingMissing(r.t.Context(), plan, "test"); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 // walsender opens a superuser's replication connection.
 func (r *rig) walsender() *pgconn.PgConn {
 	r.t.Helper()

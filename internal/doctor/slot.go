@@ -17,6 +17,7 @@ func (p *patient) slot() []step {
 	return []step{
 		{sectionSlot, "slot", []string{"version", "primary", "tables", "grants"}, p.withDB(p.standing, "slot")},
 		{sectionSlot, "slot's making", []string{"slot"}, p.withDB(p.making, "slot's making")},
+		{sectionSlot, "publication's past", []string{"slot", "publication"}, p.withDB(p.published, "publication's past")},
 		{sectionSlot, "slot's age", []string{"slot", "publication"}, p.withDB(p.order, "slot's age")},
 		{sectionSlot, "slot's WAL", []string{"slot"}, p.withDB(p.wal, "slot's WAL")},
 		{sectionSlot, "failover", []string{"version"}, p.withDB(p.failover, "failover")},

@@ -73,11 +73,14 @@ var dependencies = []struct {
 }{
 	{[]string{"github.com/jackc/pglogrepl"}, []string{"cdc", "bench"}, true, "the replication protocol has one owner; the benchmark's floor is what its example gives"},
 	{[]string{"github.com/segmentio/kafka-go"}, []string{"sink", "ledger/deliver"}, true, "Kafka has one owner on each side"},
+	{[]string{"github.com/wneessen/go-mail", "net/smtp"}, []string{"ledger/deliver"}, true, "mails are sent in one place"},
 	{[]string{"github.com/prometheus"}, []string{"cmd/relay"}, true, "libraries count, the binary exports"},
 	{[]string{"github.com/spf13", "github.com/knadh/koanf"}, []string{"cmd/relay"}, true, "configuration and commands are the binary's"},
 	{[]string{"github.com/pressly/goose"}, []string{"migrations"}, true, "migrations are applied in one place"},
 	{[]string{"github.com/twmb/franz-go"}, []string{"internal", "bench"}, false, "a second Kafka client is for tests and the demo"},
 	{[]string{"github.com/fergusstrange/embedded-postgres"}, []string{"internal", "bench"}, true, "downloading a server is for tests and the demo"},
+	{[]string{"github.com/chromedp"}, []string{"examples"}, true, "a browser is for the test of the page"},
+	{[]string{"github.com/chromedp"}, nil, false, "no browser in what is shipped"},
 	{[]string{"testing", "github.com/google/go-cmp"}, []string{"internal/testenv", "internal/faultproxy", "internal/kafkaserver", "internal/pgserver", "sink/sinktest"}, false, "no test code in what is shipped"},
 }
 

@@ -96,6 +96,7 @@ func TestDesk_CalledOff(t *testing.T) {
 	}
 	desk := &requests.Desk{Store: store, Interval: time.Millisecond, Runners: map[string]requests.Runner{"k": run}}
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- desk.Run(ctx) }()
 	if id := <-began; id != 1 {
@@ -115,8 +116,13 @@ func TestDesk_CalledOff(t *testing.T) {
 	default:
 	}
 	store.set(1, "called off")
-	if err := <-causes; !errors.Is(err, requests.ErrCalledOff) {
-		t.Errorf("cause is %v", err)
+	select {
+	case err := <-causes:
+		if !errors.Is(err, requests.ErrCalledOff) {
+			t.Errorf("cause is %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("nobody ends the first")
 	}
 	want := map[int64]string{1: "called off", 2: "done", 3: "cannot be done"}
 	testenv.Eventually(t, 10*time.Second, func() (bool, string) {

@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"context"
+	"os"
 
 	"github.com/outboxrelay/relay/ledger"
 )
@@ -81,6 +82,10 @@ type Kind struct {
 	Name     string    // channels.<name>.kind in the file; the channel's own name stands for it
 	Fields   []Field   // the templates that a rule gives it
 	Settings []Setting // keys under channels.<name> beside those of every channel
+	After    string    // the kind of channel that it has to follow; empty: any, or none
+	Harmless bool      // a second effect adds nothing: on_uncertain is resend unless the file says otherwise
+	// Check, if set, refuses what a rule gives the channel; given tells whether it has a template for a field.
+	Check func(s Settings, given func(field string) bool) error
 	// Exactly one of these. New opens nothing: what is wrong with the settings is told at the start.
 	New       func(Settings) (Channel, error)
 	NewWriter func(Settings) (Writer, error)
@@ -91,6 +96,7 @@ type Field struct {
 	Name     string
 	Required bool
 	Object   bool // a mapping of templates, which becomes a JSON object of strings
+	HTML     bool // what is filled in is escaped as its place in the document needs
 }
 
 // Setting is a key of a channel of one kind.
@@ -102,7 +108,7 @@ type Setting struct {
 // Settings are a channel's own settings, by name, as written in the file.
 type Settings map[string]string
 
-// Kinds returns the kinds of channels that there are: database and log. It makes a new slice for callers to add to.
+// Kinds returns the kinds of channels that there are. It makes a new slice for callers to add to.
 func Kinds(log LineWriter) []Kind {
-	return []Kind{databaseKind(), logKind(log)}
+	return []Kind{databaseKind(), logKind(log), broadcastKind(), webhookKind(os.LookupEnv), mailKind(os.LookupEnv)}
 }

@@ -17,7 +17,9 @@ func TestWorker_policyStays(t *testing.T) {
 	r := setup(t)
 	r.post(1, 1)
 	r.exec("INSERT INTO ledger.channels (channel, mode, on_uncertain) VALUES ('test', 'guarded', 'hold')")
-	r.send.set(func(context.Context, deliver.Delivery) error { return ledger.Ambiguous(errors.New("the answer is lost")) })
+	r.send.set(func(context.Context, deliver.Delivery) error {
+		return ledger.Ambiguous(errors.New("the answer is lost"))
+	})
 	r.produce(r.published(1, 1))
 	r.run(nil)
 	r.eventually("a delivery in doubt", func() bool {

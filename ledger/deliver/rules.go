@@ -63,8 +63,9 @@ type ChannelSetting struct {
 	// Concurrency is how many deliveries a process makes at a time on the channel. Default 8.
 	Concurrency int
 
-	sender Channel // or
-	writer Writer
+	settings Settings // of its kind
+	sender   Channel  // or
+	writer   Writer
 }
 
 // mode is what the ledger calls the difference between an effect outside and a row of its own database.

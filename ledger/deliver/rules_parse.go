@@ -134,6 +134,7 @@ func (p *parser) file(root *yaml.Node) {
 	}
 	p.mapping(channels, p.channel)
 	p.orderChannels(channels)
+	p.checkAfter(channels)
 	p.mapping(rules, p.rule)
 	p.across(rules)
 }
@@ -204,6 +205,10 @@ func (p *parser) build(n node, c *ChannelSetting, k Kind, settings Settings, pla
 			return
 		}
 	}
+	if k.Harmless && c.OnUncertain == "" {
+		c.OnUncertain = "resend"
+	}
+	c.settings = settings
 	var err error
 	if k.NewWriter != nil {
 		c.writer, err = k.NewWriter(settings)

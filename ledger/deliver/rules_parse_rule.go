@@ -3,6 +3,7 @@ package deliver
 import (
 	"errors"
 	"fmt"
+	html "html/template"
 	"slices"
 	"strings"
 	"text/template"
@@ -82,14 +83,29 @@ func (p *parser) ruleChannel(r *Rule, name string, n node) {
 			p.bad(n, f.Name+" is not set", "a channel of kind "+c.Kind+" needs it")
 		}
 	}
+	if check := p.kinds[i].Check; check != nil && !p.toldBelow(n.path) {
+		if err := check(c.settings, func(field string) bool { return given[field] }); err != nil {
+			p.bad(n, err.Error(), "")
+		}
+	}
 }
 
 func (p *parser) field(f Field, n node) *fieldTemplate {
 	t := &fieldTemplate{name: f.Name}
-	if !f.Object {
-		if t.text = p.template(n); t.text == nil {
+	switch {
+	case f.HTML:
+		page := p.page(n)
+		if page == nil {
 			return nil
 		}
+		t.text = page
+		return t
+	case !f.Object:
+		text := p.template(n)
+		if text == nil {
+			return nil
+		}
+		t.text = text
 		return t
 	}
 	t.parts = map[string]*template.Template{}
@@ -109,6 +125,20 @@ func (p *parser) template(n node) *template.Template {
 	t, err := newTemplate(n.path, text)
 	if err != nil {
 		p.bad(n, strings.TrimPrefix(err.Error(), "template: "), "it is a template of Go's text/template")
+		return nil
+	}
+	return t
+}
+
+// page is template for HTML.
+func (p *parser) page(n node) *html.Template {
+	text, ok := p.text(n)
+	if !ok {
+		return nil
+	}
+	t, err := newPage(n.path, text)
+	if err != nil {
+		p.bad(n, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "html/"), "template: "), "it is a template of Go's html/template")
 		return nil
 	}
 	return t

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	html "html/template"
+	"io"
 	"strings"
 	"text/template"
 	"time"
@@ -12,13 +14,31 @@ import (
 // fieldTemplate makes the value of a field of a rule's channel: one text, or an object of texts.
 type fieldTemplate struct {
 	name  string
-	text  *template.Template
+	text  executor
 	parts map[string]*template.Template // of an object
+}
+
+// executor is a template of text/template, or one of html/template.
+type executor interface {
+	Execute(w io.Writer, view any) error
 }
 
 // newTemplate parses text. A value that is not there is an error when it is executed, and not "<no value>".
 func newTemplate(name, text string) (*template.Template, error) {
 	return template.New(name).Option("missingkey=error").Funcs(template.FuncMap{"json": jsonText}).Parse(text)
+}
+
+// newPage is newTemplate for HTML: what is filled in is escaped. That is worked out now, and not at the first delivery.
+func newPage(name, text string) (*html.Template, error) {
+	t, err := html.New(name).Option("missingkey=error").Funcs(html.FuncMap{"json": jsonText}).Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	// That the values are missing does not matter here.
+	if unsafe, ok := errors.AsType[*html.Error](t.Execute(io.Discard, nil)); ok {
+		return nil, unsafe
+	}
+	return t, nil
 }
 
 func jsonText(v any) (string, error) {
@@ -66,7 +86,7 @@ func (f *fieldTemplate) execute(view any) (string, error) {
 	return jsonText(object)
 }
 
-func execute(t *template.Template, view any) (string, error) {
+func execute(t executor, view any) (string, error) {
 	var b strings.Builder
 	if err := t.Execute(&b, view); err != nil {
 		// Its text names the template's place and the field that is missing, and no value.

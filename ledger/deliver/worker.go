@@ -104,6 +104,7 @@ func New(cfg Config, rules *Rules, app, pool *pgxpool.Pool) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	lendPool(rules, pool)
 	w := &Worker{cfg: cfg, rules: rules, pool: pool, ledger: l, count: newCounters()}
 	w.app = &database{pool: app, timeout: cfg.QueryTimeout, same: cfg.SameDatabase}
 	w.reg = &registrar{rules: rules, app: w.app, ledger: l, pool: pool, chunk: cfg.Chunk, count: w.count}

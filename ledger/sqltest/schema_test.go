@@ -35,6 +35,7 @@ FROM pg_proc p
 WHERE p.pronamespace = 'ledger'::regnamespace AND p.prosecdef AND p.provolatile = 'v'
 ORDER BY 1`)
 	want := []string{
+		"announce_notification(tenant text, event_key text, recipient text) bigint",
 		"begin_effect(id bigint, fence bigint, min_left interval DEFAULT '00:00:05'::interval) text",
 		"claim_due(worker text, channels text[], n integer, lease interval DEFAULT NULL::interval) TABLE(id bigint, fence bigint, attempt integer, tenant text, event_key text, recipient text, channel text, provider_key text, lease_ms bigint, event_type text, payload bytea, headers jsonb, occurred_at timestamp with time zone, takeover boolean)",
 		"claim_uncertain(worker text, channels text[], n integer, lease interval) TABLE(id bigint, fence bigint, tenant text, event_key text, recipient text, channel text, provider_key text, provider_ref text, first_effect_at timestamp with time zone, lease_ms bigint)",
@@ -43,10 +44,14 @@ ORDER BY 1`)
 		"configure_channel(channel text, mode text DEFAULT NULL::text, on_uncertain text DEFAULT NULL::text, provider_window interval DEFAULT NULL::interval, after_channel text DEFAULT NULL::text, max_attempts integer DEFAULT NULL::integer, lease interval DEFAULT NULL::interval, backoff_min interval DEFAULT NULL::interval, backoff_max interval DEFAULT NULL::interval) text",
 		"fail(id bigint, fence bigint, kind text, reason text, retry_after interval DEFAULT NULL::interval) text",
 		"generation(tenant text, event_key text, recipient text, channel text) integer",
+		"list_notifications(tenant text, recipient text, after_id bigint, n integer, up_to bigint DEFAULT NULL::bigint) TABLE(id bigint, created_at timestamp with time zone, read_at timestamp with time zone, type text, data jsonb)",
+		"notifications_order() trigger",
+		"notifications_settled() bigint",
 		"once(tenant text, event_key text, recipient text, channel text, event_time timestamp with time zone, payload_hash text DEFAULT NULL::text, skip_reason text DEFAULT NULL::text) text",
 		"once_batch(tenant text, event_key text, recipients text[], channel text, event_time timestamp with time zone, payload_hash text DEFAULT NULL::text) TABLE(recipient text, outcome text)",
 		"park_record(topic text, partition integer, record_offset bigint, class text, reason text, record_key bytea, record_value bytea, headers jsonb) boolean",
 		"purge(n integer) integer",
+		"read_notifications(tenant text, recipient text, ids bigint[]) integer",
 		"redrive(id bigint, actor text, reason text, resend boolean DEFAULT false) text",
 		"register_batch(tenant text, event_key text, recipients text[], channel text, event_time timestamp with time zone, not_before timestamp with time zone DEFAULT NULL::timestamp with time zone, payload_hash text DEFAULT NULL::text, OUT inserted integer, OUT known integer, OUT expired integer) record",
 		"release(id bigint, fence bigint) text",

@@ -44,7 +44,11 @@ GRANT EXECUTE ON FUNCTION
     ledger.park_record(text, integer, bigint, text, text, bytea, bytea, jsonb),
     ledger.remembered_type(text, text),
     ledger.wake_followers(text, text, text, text),
-    ledger.configure_channel(text, text, text, interval, text, integer, interval, interval, interval)
+    ledger.configure_channel(text, text, text, interval, text, integer, interval, interval, interval),
+    ledger.notifications_settled(),
+    ledger.list_notifications(text, text, bigint, integer, bigint),
+    ledger.read_notifications(text, text, bigint[]),
+    ledger.announce_notification(text, text, text)
 TO :"worker_role";
 GRANT SELECT, INSERT (tenant, event_key, recipient, generation, type, data) ON ledger.notifications TO :"worker_role";
 GRANT SELECT ON ledger.channels TO :"worker_role"; -- to be checked against what the source can replay
