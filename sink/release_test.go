@@ -106,8 +106,9 @@ type grownLater struct {
 	partitions atomic.Int32
 }
 
-func (c *grownLater) Partitions(context.Context, string) (int, error) {
-	return int(c.partitions.Load()), nil
+func (c *grownLater) Partitions(ctx context.Context, topic string) (int, error) {
+	_, err := c.Publisher.Partitions(ctx, topic)
+	return int(c.partitions.Load()), err
 }
 
 // TestRelease_PartitionsGrow takes no larger partition count while a key is being released: until that is over its

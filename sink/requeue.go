@@ -250,7 +250,10 @@ func (r *releasing) inLane(ctx context.Context, t *topic) (Outcome, error) {
 	}
 	done := make(chan error, 1)
 	l.enqueue(&Batch{task: func(work context.Context, l *lane) error {
-		defer t.inFlight.Add(-1)
+		defer func() {
+			t.inFlight.Add(-1)
+			s.poke(s.room) // Accept may wait to take a larger partition count
+		}()
 		// Whoever asked may go, but a batch under way is brought to its end: nothing else may follow it before.
 		err := r.pages(work, ctx, func(letters []*Letter) (Outcome, error) { return l.republish(work, r, letters) })
 		done <- err

@@ -77,7 +77,9 @@ func (s Stats) Add(ended Stats) Stats {
 		s.Poison = sum(s.Poison, ended.Poison)
 	}
 	s.Parked += ended.Parked
-	s.Copies = sum(s.Copies, ended.Copies)
+	if len(ended.Copies) > 0 {
+		s.Copies = sum(s.Copies, ended.Copies)
+	}
 	return s
 }
 
