@@ -31,6 +31,7 @@ type control struct {
 	lastTables  time.Time
 	slot        slotRow         // as last seen
 	published   published       // as last seen
+	asked       bool            // the reader waits for a look at the publication
 	nudges      int             // confirmations for the sake of retained WAL since the restart LSN last moved
 	streaming   context.Context // ends when the sink has finished: one last write. A field because it is the session's, not a call's
 	firstAck    context.Context // ends with the session's first acknowledgement, which is not kept waiting
@@ -77,7 +78,32 @@ func (c *control) run(ctx context.Context) error {
 		if err := c.listen(c.s.cfg.ConfirmInterval); err != nil {
 			return err
 		}
+		if err := c.answerLook(ctx); err != nil {
+			return err
+		}
 	}
+}
+
+// answerLook looks at the publication when the reader waits for that. What is acknowledged by then came before the
+// change, and is confirmed first.
+func (c *control) answerLook(ctx context.Context) error {
+	if !c.asked {
+		return nil
+	}
+	lctx, cancel := context.WithTimeout(ctx, c.s.cfg.QueryTimeout)
+	defer cancel()
+	if gap := c.lookAtPublication(lctx); gap != nil {
+		if state.Of(gap) != nil && state.Of(gap).State != state.DatabaseUnreachable {
+			if err := c.confirm(ctx, true); err != nil {
+				return err
+			}
+		}
+		return gap
+	}
+	c.asked = false
+	c.reader.looked.Add(1)
+	c.reader.poke()
+	return nil
 }
 
 // confirm writes the watermark when events were acknowledged since the last write, or when the idle rule allows.
@@ -172,7 +198,7 @@ func (c *control) watchTables(ctx context.Context) error {
 	return c.lookAtPublication(ctx)
 }
 
-// listen waits for d, or for the end of the sink or of the connection.
+// listen waits for d, for the end of the sink or of the connection, or until the reader asks for a look.
 func (c *control) listen(d time.Duration) error {
 	ctx, cancel := context.WithTimeout(c.streaming, d)
 	defer cancel()
@@ -180,7 +206,22 @@ func (c *control) listen(d time.Duration) error {
 		// A relay that is killed again and again within d must not begin at the same place each time.
 		defer context.AfterFunc(c.firstAck, cancel)()
 	}
-	if _, err := c.db.WaitForNotification(ctx); err != nil && ctx.Err() == nil {
+	heard := make(chan bool)
+	go func() {
+		asked := false
+		select {
+		case <-c.reader.looks:
+			asked = true
+			cancel()
+		case <-ctx.Done():
+		}
+		heard <- asked
+	}()
+	_, err := c.db.WaitForNotification(ctx)
+	failed := err != nil && ctx.Err() == nil
+	cancel()
+	c.asked = <-heard || c.asked
+	if failed {
 		return c.s.serverError("listen", err)
 	}
 	return nil

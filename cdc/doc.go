@@ -126,7 +126,8 @@
 //     the table.
 //   - A table that leaves the publication is not heard of in the stream: inserts go silent. So tables and publication
 //     are looked at every 10 s while streaming. One that came back meanwhile is published by another catalog row than
-//     before; the record keeps which it was, and what was over by then (published.go).
+//     before; the record keeps which it was, and what was over by then (published.go). The server describes a table
+//     again before the first row after a change, so that row waits for a look: what was left out must not be overtaken.
 //   - safe_xid vouches for transactions by their WAL position, which says nothing of rows that were not published. It
 //     rises only together with a look at the publication that finds it unchanged.
 //   - A table keeps its OID through renaming. What was written under another name is told by it.

@@ -85,7 +85,9 @@ func (r *reader) insert(m insert) error {
 	return nil
 }
 
-// describe replaces what is known of a relation. A table is ours by its name, as it was when the row was written, or
+// describe replaces what is known of a relation. The server describes a table again, before its next row, whenever its
+// publication was changed, among other reasons, so what follows waits for a look: rows that were left out meanwhile
+// must not be overtaken by it. A table is ours by its name, as it was when the row was written, or
 // by its OID: rows that were written while it was called otherwise are its rows.
 func (r *reader) describe(rel relation) (err error) {
 	r.relations[rel.id] = nil
@@ -97,8 +99,10 @@ func (r *reader) describe(rel relation) (err error) {
 		}
 		i = known
 	}
-	r.relations[rel.id], err = newLayout(rel, &r.tables[i], r.types)
-	return err
+	if r.relations[rel.id], err = newLayout(rel, &r.tables[i], r.types); err != nil {
+		return err
+	}
+	return r.awaitLook()
 }
 
 // logical takes a logical message: an event, if its prefix is one of ours.

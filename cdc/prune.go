@@ -30,6 +30,7 @@ type Pruner struct {
 	age   time.Duration
 
 	horizon uint64
+	slot    string    // whose horizon it is
 	now     time.Time // of the database, when the walk began
 	at      string    // ID up to which rows were looked at; empty: the beginning
 	begun   bool
@@ -56,7 +57,7 @@ func (a *Archive) Pruner(ctx context.Context, r Retention, batch int) (*Pruner, 
 		return nil, &CriteriaError{fmt.Sprintf("table %s has no column with the event's time", named)}
 	}
 	p := &Pruner{a: a, batch: max(1, batch), table: t, age: r.Age}
-	if p.horizon, err = a.pruneHorizon(ctx); err != nil {
+	if p.horizon, p.slot, err = a.pruneHorizon(ctx); err != nil {
 		return nil, err
 	}
 	err = a.db.QueryRow(ctx, `select clock_timestamp()`).Scan(&p.now)
@@ -64,31 +65,31 @@ func (a *Archive) Pruner(ctx context.Context, r Retention, batch int) (*Pruner, 
 }
 
 // pruneHorizon is the transaction ID below which every relay that has a record here has published everything. One that
-// has lost its slot needs the rows for its recovery, so each of them has a say.
-func (a *Archive) pruneHorizon(ctx context.Context) (xid uint64, err error) {
+// has lost its slot needs the rows for its recovery, so each of them has a say. slot is the one that is furthest back.
+func (a *Archive) pruneHorizon(ctx context.Context) (xid uint64, slot string, err error) {
 	here, err := a.s.systemIdentifier(ctx, a.db)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	rows, err := a.db.Query(ctx, `select slot from outbox.relay_state order by slot`)
 	if err != nil {
-		return 0, a.fail("read relay_state", err)
+		return 0, "", a.fail("read relay_state", err)
 	}
 	var slots []string
 	for rows.Next() {
-		var slot string
-		if err := rows.Scan(&slot); err != nil {
-			return 0, a.fail("read relay_state", err)
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return 0, "", a.fail("read relay_state", err)
 		}
-		slots = append(slots, slot)
+		slots = append(slots, name)
 	}
 	if err := rows.Err(); err != nil {
-		return 0, a.fail("read relay_state", err)
+		return 0, "", a.fail("read relay_state", err)
 	}
-	for _, slot := range slots {
-		rec, found, err := a.s.store.Load(ctx, a.db, slot)
+	for _, name := range slots {
+		rec, found, err := a.s.store.Load(ctx, a.db, name)
 		if err != nil {
-			return 0, a.fail("read relay_state", err)
+			return 0, "", a.fail("read relay_state", err)
 		}
 		if !found {
 			continue
@@ -96,30 +97,30 @@ func (a *Archive) pruneHorizon(ctx context.Context) (xid uint64, err error) {
 		sc, ok, err := a.s.safeScope(ctx, a.db, rec, here)
 		switch {
 		case err != nil:
-			return 0, err
+			return 0, "", err
 		case rec.SystemIdentifier != here:
-			return 0, fmt.Errorf("%w: relay_state of slot %q is of another server, so its safe_xid says nothing", ErrPruneHeld, slot)
+			return 0, "", fmt.Errorf("%w: relay_state of slot %q is of another server, so its safe_xid says nothing", ErrPruneHeld, name)
 		case rec.Phase == PhaseCreating:
-			return 0, fmt.Errorf("%w: slot %q is being made", ErrPruneHeld, slot)
+			return 0, "", fmt.Errorf("%w: slot %q is being made", ErrPruneHeld, name)
 		case !ok:
-			return 0, fmt.Errorf("%w: relay_state of slot %q does not tell what is published", ErrPruneHeld, slot)
+			return 0, "", fmt.Errorf("%w: relay_state of slot %q does not tell what is published", ErrPruneHeld, name)
 		}
 		if xid == 0 || sc.xid < xid {
-			xid = sc.xid
+			xid, slot = sc.xid, name
 		}
 	}
 	var replay int64
 	err = a.db.QueryRow(ctx, `select coalesce(min(id), 0) from outbox.requests where kind = 'replay' and state in ('pending', 'running')`).Scan(&replay)
 	if err != nil {
-		return 0, a.fail("read requests", err)
+		return 0, "", a.fail("read requests", err)
 	}
 	if replay != 0 {
-		return 0, fmt.Errorf("%w: request %d, a replay, is not over", ErrPruneHeld, replay)
+		return 0, "", fmt.Errorf("%w: request %d, a replay, is not over", ErrPruneHeld, replay)
 	}
 	if xid == 0 {
-		return 0, fmt.Errorf("%w: no relay has ever streamed from this database", ErrPruneHeld)
+		return 0, "", fmt.Errorf("%w: no relay has ever streamed from this database", ErrPruneHeld)
 	}
-	return xid, nil
+	return xid, slot, nil
 }
 
 // mayGo is the condition that nothing needs a row. The relays of all slots have a say in it.
@@ -144,6 +145,15 @@ func (p *Pruner) Count(ctx context.Context) (n int64, oldest time.Time, err erro
 		oldest = *at
 	}
 	return n, oldest, p.a.fail("count rows of "+p.table.table.String(), err)
+}
+
+// Kept returns how many rows are older and must stay, and what vouches for no more: the safe_xid of a slot.
+func (p *Pruner) Kept(ctx context.Context) (n int64, safeXID uint64, slot string, err error) {
+	var args params
+	may := p.mayGo(&args)
+	err = p.a.db.QueryRow(ctx, fmt.Sprintf(`select count(*) from %s t where %s < %s::text::timestamptz and not (%s)`,
+		p.table.table, p.table.order(), args.add(p.now.Add(-p.age).UTC().Format(time.RFC3339Nano)), may), args...).Scan(&n)
+	return n, p.horizon, p.slot, p.a.fail("count rows of "+p.table.table.String(), err)
 }
 
 // Next looks at the next window and deletes what may go of it. ok is false at the end of the table.

@@ -97,6 +97,9 @@ func TestPublication_ChangedBehindTheRelay(t *testing.T) {
 					if !strings.Contains(st.Reason, "may not be in the stream") || !strings.Contains(st.Reason, "may not have been published") || !strings.Contains(st.Hint, "relay recover") {
 						t.Errorf("reason %q, hint %q", st.Reason, st.Hint)
 					}
+					if seen := r.seen(); running && len(seen) != 1 {
+						t.Errorf("%d events were handed on, of them %d that overtook what is missing", len(seen), len(seen)-1)
+					}
 					testenv.Eventually(t, 10*time.Second, func() (bool, string) { // the walsender of the session that found it
 						var active bool
 						err := b.app.QueryRow(t.Context(), `select active from pg_replication_slots where slot_name = $1`, b.cfg.Slot).Scan(&active)

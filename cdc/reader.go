@@ -58,6 +58,10 @@ type reader struct {
 	handedLast   bool // draining: full is closed
 	copyDoneSent bool
 
+	looks  chan struct{} // holds one token: control is to look at the publication; nil: nobody does
+	looked atomic.Uint64 // how many such looks found it in order
+	asked  uint64        // how many were asked for
+
 	flush     atomic.Uint64 // what may be said: set by the control loop once it is committed
 	busy      atomic.Bool   // the dispatcher is in Accept
 	waiting   atomic.Bool   // the reader has a chunk that it could not hand on
@@ -220,6 +224,27 @@ func (r *reader) handOver() error {
 		}
 		t.Stop()
 	}
+}
+
+// awaitLook waits until control has looked at the publication, talking to the server meanwhile.
+func (r *reader) awaitLook() error {
+	if r.looks == nil {
+		return nil
+	}
+	r.asked++
+	r.looks <- struct{}{} // the last token was taken before the last look was waited for
+	for r.looked.Load() < r.asked {
+		if err := r.service(); err != nil || r.ended {
+			return err
+		}
+		t := time.NewTimer(time.Until(r.nextStatus))
+		select {
+		case <-r.wake:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	return nil
 }
 
 // tryHandOver gives the chunk to the dispatcher if it can take one.

@@ -220,7 +220,7 @@ func (s *Stream) newSession(db *pgx.Conn, hc *pgconn.HijackedConn, w *wire, rec 
 	r := &reader{
 		tables: s.cfg.mappings(), oids: pub.oids, emitted: &messageDecoder{mappings: s.cfg.Messages, source: source}, types: sv.types, conn: hc.Conn, frontend: hc.Frontend, wire: w, watermark: wm, interval: interval,
 		incarnation: rec.Incarnation, relations: map[uint32]*layout{},
-		cur: newChunk(), free: make(chan *chunk, chunkCount), full: make(chan *chunk, 1), wake: make(chan struct{}, 1),
+		cur: newChunk(), free: make(chan *chunk, chunkCount), full: make(chan *chunk, 1), wake: make(chan struct{}, 1), looks: make(chan struct{}, 1),
 		nextStatus: time.Now(),
 	}
 	for range chunkCount - 1 {

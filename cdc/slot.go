@@ -87,12 +87,8 @@ func (s *Stream) ensurePublication(ctx context.Context, conn *pgx.Conn, sv serve
 	if e := state.Of(err); e == nil || e.State != state.PublicationMissing {
 		return false, err
 	}
-	var tables []string
-	for _, m := range s.cfg.mappings() {
-		tables = append(tables, m.published(sv.version))
-	}
 	_, err = conn.Exec(ctx, fmt.Sprintf(`create publication %s for table %s with (publish = 'insert', publish_via_partition_root = true)`,
-		pgx.Identifier{s.cfg.Publication}.Sanitize(), strings.Join(tables, ", ")))
+		pgx.Identifier{s.cfg.Publication}.Sanitize(), s.publishedTables(sv.version)))
 	if err != nil {
 		return false, s.serverError(fmt.Sprintf("create publication %q", s.cfg.Publication), err)
 	}

@@ -120,6 +120,15 @@ func (m *Mapping) quotedNames() string {
 	return strings.Join(names, ", ")
 }
 
+// publishedTables lists the tables as CREATE PUBLICATION takes them.
+func (s *Stream) publishedTables(version int) string {
+	var list []string
+	for _, m := range s.cfg.mappings() {
+		list = append(list, m.published(version))
+	}
+	return strings.Join(list, ", ")
+}
+
 // checkPublished refuses a publication that does not bring every insert of this table, whole.
 func (s *Stream) checkPublished(ctx context.Context, db DB, version int, m Mapping, viaRoot bool, fail func(reason, hint string) error) error {
 	pub := pgx.Identifier{s.cfg.Publication}.Sanitize()
@@ -161,7 +170,7 @@ func (s *Stream) checkPublished(ctx context.Context, db DB, version int, m Mappi
 	needed = slices.DeleteFunc(needed, func(name string) bool { return slices.Contains(columns, name) })
 	if len(needed) > 0 {
 		return fail(fmt.Sprintf("leaves out of table %s what is read: %q", m.Table, needed),
-			fmt.Sprintf("make the publication anew with all columns that are read, as relay migrate up does: %s (%s)", m.Table, m.quotedNames()))
+			fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, s.publishedTables(version)))
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 
 const (
 	requestInterval = time.Second
-	countInterval   = 30 * time.Second
+	countInterval   = 5 * time.Second
 )
 
 // attended is the sink of a session whose requests are carried out while it runs, whose dead letters are counted,

@@ -109,5 +109,10 @@ func TestE2E_PruneCommand(t *testing.T) {
 	if old, young := r.left(); old != 0 || young == 0 {
 		t.Errorf("%d old rows and %d young ones are left", old, young)
 	}
+	r.publishOld(3) // nobody has published them
+	for _, how := range [][]string{nil, {"--dry-run"}} {
+		r.says(exitOK, []string{"outbox.events: 0 rows ", "3 older rows are kept: not below safe_xid", fmt.Sprintf("of slot %q", r.slot)},
+			append([]string{"prune", "--older-than", "24h"}, how...)...)
+	}
 	r.says(exitOK, []string{"outbox.requests: 0 rows deleted"}, "prune", "--retention-requests", "1h")
 }

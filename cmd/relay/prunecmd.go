@@ -142,7 +142,7 @@ func (p *process) pruneTable(ctx context.Context, c *Config, archive *cdc.Archiv
 			text += ", the oldest of " + oldest.UTC().Format(time.RFC3339)
 		}
 		fmt.Fprintln(p.stdout, printable(text))
-		return nil
+		return p.tellKept(ctx, walk, table)
 	}
 	var gone int64
 	for more := true; more; {
@@ -153,6 +153,17 @@ func (p *process) pruneTable(ctx context.Context, c *Config, archive *cdc.Archiv
 		gone += done.Gone
 	}
 	fmt.Fprintln(p.stdout, printable(fmt.Sprintf("%s: %d rows deleted that were older than %s", table.Table, gone, age)))
+	return p.tellKept(ctx, walk, table)
+}
+
+// tellKept says how many old rows are still needed, so that a table that only grows has a reason.
+func (p *process) tellKept(ctx context.Context, walk *cdc.Pruner, table cdc.Retention) error {
+	kept, safe, slot, err := walk.Kept(ctx)
+	if err != nil || kept == 0 {
+		return err
+	}
+	fmt.Fprintln(p.stdout, printable(fmt.Sprintf("%s: %d older rows are kept: not below safe_xid %d of slot %q, or a dead letter, the backlog or a replay needs them",
+		table.Table, kept, safe, slot)))
 	return nil
 }
 

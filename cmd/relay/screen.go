@@ -101,7 +101,7 @@ func (s *SlotReport) holder() string {
 	case !*s.Active:
 		return "held by nobody"
 	}
-	who := "held by another relay"
+	who := "held by another session"
 	if s.ActivePID != nil {
 		who += fmt.Sprintf(", walsender pid %d", *s.ActivePID)
 	}

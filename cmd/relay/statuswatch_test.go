@@ -212,7 +212,7 @@ func TestStatus_Database(t *testing.T) {
 		t.Errorf("--json: %s", out)
 	}
 	out, _ = status(db.URL)
-	expect(out, "held by another relay, walsender", "at another address than was asked")
+	expect(out, "held by another session, walsender", "at another address than was asked")
 	p.kill()
 
 	r.conn = r.connect()
