@@ -221,12 +221,7 @@ func (r *reader) hold() error {
 		if err := r.service(); err != nil {
 			return err
 		}
-		t := time.NewTimer(time.Until(r.nextStatus))
-		select {
-		case <-r.wake:
-		case <-t.C:
-		}
-		t.Stop()
+		r.pause()
 	}
 	return r.run()
 }

@@ -217,12 +217,17 @@ func (r *reader) handOver() error {
 		if r.tryHandOver() {
 			return nil
 		}
-		t := time.NewTimer(time.Until(r.nextStatus))
-		select {
-		case <-r.wake:
-		case <-t.C:
-		}
-		t.Stop()
+		r.pause()
+	}
+}
+
+// pause waits, where the wait is not on the socket, until the reader is poked or a status update is due.
+func (r *reader) pause() {
+	t := time.NewTimer(time.Until(r.nextStatus))
+	defer t.Stop()
+	select {
+	case <-r.wake:
+	case <-t.C:
 	}
 }
 
@@ -237,12 +242,7 @@ func (r *reader) awaitLook() error {
 		if err := r.service(); err != nil || r.ended {
 			return err
 		}
-		t := time.NewTimer(time.Until(r.nextStatus))
-		select {
-		case <-r.wake:
-		case <-t.C:
-		}
-		t.Stop()
+		r.pause()
 	}
 	return nil
 }
